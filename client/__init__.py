@@ -1,0 +1,1 @@
+"""Dial, resume, iterate events. Imports ``protocol`` only."""

@@ -1,0 +1,1 @@
+"""What a session is, whatever the wire."""
