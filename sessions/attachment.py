@@ -78,11 +78,16 @@ class Attachment:
 
     async def run(self) -> None:
         """Wait for the end of the binding. Cancelling this from outside does not count as an end."""
-        with self._scope:
-            await trio.sleep_forever()
-        if self.phase is AttachmentPhase.DETACHED:
-            self._step(AttachmentInput.GRACE_OVER)
-            self._on_end(True)
+        while True:
+            with self._scope:
+                await trio.sleep_forever()
+            if self.phase is AttachmentPhase.DETACHED:
+                self._step(AttachmentInput.GRACE_OVER)
+                self._on_end(True)
+            if self.phase is AttachmentPhase.ENDED:
+                return
+            # Attached between the grace running out and this task noticing: the stream won, start over.
+            self._scope = trio.CancelScope()
 
     def attach(self) -> int:
         """A stream takes the binding, superseding any other; returns its ticket. Raises `WrongPhase` after the end."""

@@ -14,6 +14,7 @@ __all__ = [
     "PromptAborted",
     "PromptNotFound",
     "PromptQueueFull",
+    "RestoreInProgress",
     "RunnerError",
     "RunnerLost",
     "SessionConflict",
@@ -26,6 +27,7 @@ __all__ = [
     "UnknownOperation",
     "Unsupported",
     "VoteForbidden",
+    "WorkspaceMismatch",
     "WrongPhase",
 ]
 
@@ -77,6 +79,23 @@ class HarbourDraining(SessionError):
 
     def __init__(self) -> None:
         super().__init__("The server is shutting down")
+
+
+class RestoreInProgress(SessionError):
+    """Another caller is restoring this session right now (REST-033)."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f'Session "{session_id}" is being restored')
+        self.session_id = session_id
+
+
+class WorkspaceMismatch(SessionError):
+    """The directory is not a registered workspace (REST-020)."""
+
+    def __init__(self, bound: str, requested: str) -> None:
+        super().__init__(f'Workspace mismatch: this server is bound to "{bound}", the request asked for "{requested}"')
+        self.bound = bound
+        self.requested = requested
 
 
 class PromptQueueFull(SessionError):

@@ -31,7 +31,7 @@ def _whole(minimum: int, maximum: int | None = None) -> Any:
     return check
 
 
-def _admission_limit(_: object, attribute: attrs.Attribute[float | int], value: float | int) -> None:
+def _admission_limit(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if value == float("inf"):
         return
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -49,7 +49,7 @@ class Limits:
     """Events retained per session (ACP-011)."""
     ring_bytes: int = attrs.field(default=64 * 2**20, validator=_whole(1))
     """Bytes retained per session: event data and every encoded wire form of it."""
-    max_pending_prompts: int | float = attrs.field(default=5, validator=_admission_limit)
+    max_pending_prompts: float = attrs.field(default=5, validator=_admission_limit)
     """Accepted, unsettled prompts per session; 0 or infinity: no limit (ACP-210, ACP-211)."""
     max_queued_events: int = attrs.field(default=256, validator=_whole(1))
     """How far a live subscriber may fall behind, in events (ACP-017)."""

@@ -153,6 +153,11 @@ class Operation:
     cancel_reason: CancelReason | None = attrs.field(default=None, init=False)
     outcome: Outcome | None = attrs.field(default=None, init=False)
     started_at: int | None = attrs.field(default=None, init=False)
+    """Wall clock, ms; None while it waits."""
+    cancelled_at: int | None = attrs.field(default=None, init=False)
+    """When the cancel was asked for; wall clock, ms."""
+    queued: bool = attrs.field(default=False, init=False)
+    """It was accepted behind others (REST-067)."""
     _settled: trio.Event | None = attrs.field(default=None, init=False)
     _callbacks: list[Callable[[Operation], object]] | None = attrs.field(default=None, init=False)
 

@@ -11,9 +11,9 @@ in the newest user message, the same words the built-in demo agent understands:
 `hold`        one chunk, then silence until the peer closes
 `echo TEXT`   TEXT as one chunk
 
-Anything else is answered by `Hello from the stub.` in four chunks. Plain threads and blocking sockets: the stub must not
-share a fault with what it helps to test. As a program it prints `openai stub listening on URL` and serves until its stdin
-closes.
+Anything else is answered by `Hello from the stub.` in four chunks. Plain threads and blocking sockets: the stub must
+not share a fault with what it helps to test. As a program it prints `openai stub listening on URL` and serves until its
+stdin closes.
 """
 
 from __future__ import annotations
