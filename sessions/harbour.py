@@ -387,7 +387,7 @@ async def open_harbour(
     """
     places = _normal_workspaces(workspaces)
     async with trio.open_nursery() as runner_nursery:
-        await runner_nursery.start(_run_runner, runner)
+        await runner_nursery.start(runner.run)
         async with trio.open_nursery() as nursery:
             harbour = Harbour(
                 nursery,
@@ -415,7 +415,3 @@ def _normal_workspaces(workspaces: Sequence[str]) -> list[str]:
         if not os.path.isabs(place):
             raise ValueError(f"workspace is not an absolute path: {place!r}")
     return places
-
-
-async def _run_runner(runner: Runner, *, task_status: trio.TaskStatus[None]) -> None:
-    await runner.run(task_status=task_status)

@@ -103,7 +103,7 @@ SCRIPTS: dict[str, Script] = {"hold": hold, "fail": fail, "crash": crash, "ask":
 @attrs.define
 class FakeRunner:
     name: str = "fake"
-    answers: Capabilities = Capabilities(load_session=True)
+    answers: Capabilities = attrs.field(factory=lambda: Capabilities(load_session=True))
     start_error: Exception | None = None
     start_delay: float = 0.0
     agent_ids: bool = False
