@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 import acp
@@ -32,22 +32,22 @@ class Agent:
     def on_connect(self, conn: acp.Client) -> None:
         self._client = conn
 
-    async def initialize(self, protocol_version: int, **_: Any) -> acp.InitializeResponse:
+    async def initialize(self, protocol_version: int, **extra: Any) -> acp.InitializeResponse:
         return acp.InitializeResponse(
             protocol_version=min(protocol_version, acp.PROTOCOL_VERSION),
             agent_capabilities=schema.AgentCapabilities(load_session=False),
             agent_info=schema.Implementation(name="pypi-agent", version="1"),
         )
 
-    async def new_session(self, cwd: str, **_: Any) -> acp.NewSessionResponse:
+    async def new_session(self, cwd: str, **extra: Any) -> acp.NewSessionResponse:
         session_id = f"pypi-{uuid4()}"
         self._cancelled[session_id] = asyncio.Event()
         return acp.NewSessionResponse(session_id=session_id)
 
-    async def cancel(self, session_id: str, **_: Any) -> None:
+    async def cancel(self, session_id: str, **extra: Any) -> None:
         self._cancelled[session_id].set()
 
-    async def prompt(self, session_id: str, prompt: list[Any], **_: Any) -> acp.PromptResponse:
+    async def prompt(self, session_id: str, prompt: list[Any], **extra: Any) -> acp.PromptResponse:
         self._cancelled[session_id].clear()
         text = "".join(block.text for block in prompt if isinstance(block, schema.TextContentBlock))
         word, _, rest = text.partition(" ")
@@ -109,7 +109,7 @@ class Agent:
             ],
         )
         chosen = answer.outcome.option_id if answer.outcome.outcome == "selected" else answer.outcome.outcome
-        status = "completed" if chosen == "yes" else "failed"
+        status: Literal["completed", "failed"] = "completed" if chosen == "yes" else "failed"
         await self._client.session_update(session_id=session_id, update=acp.update_tool_call(call_id, status=status))
         await self._say(session_id, f"outcome {chosen}")
 
