@@ -45,6 +45,7 @@ __all__ = [
     "ObjectKind",
     "ObjectRefMask",
     "OperationFeatures",
+    "OperationPriority",
     "OperationState",
     "PatchMask",
     "PatchRejectReason",
@@ -220,6 +221,15 @@ class PriorityClass(IntEnum):
     INTERACTIVE = 0
     BALANCED = 1
     BACKGROUND = 2
+
+
+class OperationPriority(IntEnum):
+    """priority_class:u8 of a submit_context (nnrp-extensions, Submit)."""
+
+    INTERACTIVE = 0
+    BALANCED = 1
+    BACKGROUND = 2
+    INHERIT = 0xFF
 
 
 class SessionFlags(IntFlag):
