@@ -47,10 +47,10 @@ class Subscription:
         "_evict_at",
         "_evicted",
         "_gap_told",
-        "_pending",
         "_replay_bytes",
         "_replay_end",
         "_replayed",
+        "_resync",
         "_ring",
         "_taken_total",
         "_warned",
@@ -75,13 +75,13 @@ class Subscription:
         self.max_bytes = max_bytes
         self.consumer = consumer
         self._replay_bytes = replay_bytes
-        self._pending: list[Item] = []
         self._ended = False
         self._evicted = False
         self._evict_at: tuple[int, str] | None = None
         self._warned = False
         self.on_overdue: Callable[[], object] | None = None
-        self._gap_told = plan is not None and plan.resync is not None
+        self._resync = None if plan is None else plan.resync
+        self._gap_told = self._resync is not None
         self._delivered = 0
         self._replayed = 0
         self._replay_end: int | None = None
@@ -89,8 +89,6 @@ class Subscription:
         if plan is not None:
             self._after = plan.after
             self._replay_end = ring.head
-            if plan.resync is not None:
-                self._pending.append(Notice(NoticeType.STATE_RESYNC_REQUIRED, plan.resync))
         self._taken_total = ring.total
 
     # What is there
@@ -127,10 +125,13 @@ class Subscription:
         Returns an empty list at the end of the stream, and from then on.
         """
         items: list[Item] = []
-        if self._pending:
-            items, self._pending = self._pending, []
         if self._ended:
             return items
+        if self._resync is not None:
+            # What is still there is said as of now: the ring may have moved on since the registration.
+            earliest = max(self._resync["earliestAvailableId"], self._ring.waterline)
+            items.append(Notice(NoticeType.STATE_RESYNC_REQUIRED, {**self._resync, "earliestAvailableId": earliest}))
+            self._resync = None
         if self._replay_end is not None:
             self._take_replay(items)
         if self._replay_end is None:
@@ -148,14 +149,13 @@ class Subscription:
                 await self._ring.wait_changed()
 
     def end(self) -> None:
-        """Nothing more but what is pending; the reader sees the end at its next `take`."""
+        """Nothing more; the reader sees the end at its next `take`."""
         self._ended = True
         self._ring.unsubscribe(self)
 
     def close(self) -> None:
-        self._ended = True
-        self._pending = []
-        self._ring.unsubscribe(self)
+        """The reader leaves."""
+        self.end()
 
     def note_lag(self) -> bool:
         """Called by the ring now and then: decide on eviction. True when it was decided just now."""
@@ -208,8 +208,10 @@ class Subscription:
             )
         elif self._after < end and self._ring.waterline <= end:
             return
-        elif self._after < end and not self._gap_told:
-            items.append(self._lost(self._ring.waterline))
+        elif self._after < end:
+            if not self._gap_told:
+                items.append(self._lost(self._ring.waterline))
+            end = max(end, self._ring.waterline - 1)
         done: dict[str, Any] = {"replayedCount": self._replayed}
         if self._replayed:
             done["lastReplayedEventId"] = done["lastEventId"] = self._after
@@ -236,6 +238,9 @@ class Subscription:
         else:
             if self._ring.closed and self._after >= self._ring.head:
                 self.end()
+        if self._warned:
+            events, size = self._live_lag()
+            self._warned = events > self.max_events * REARM_AT or size > self.max_bytes * REARM_AT
 
     def _evict(self, items: list[Item]) -> None:
         assert self._evict_at is not None
@@ -269,11 +274,7 @@ class Subscription:
     def _warn(self, items: list[Item], events: int, size: int) -> None:
         frames = events >= self.max_events * WARN_AT
         volume = size >= self.max_bytes * WARN_AT
-        if self._warned:
-            if events <= self.max_events * REARM_AT and size <= self.max_bytes * REARM_AT:
-                self._warned = False
-            return
-        if not (frames or volume):
+        if self._warned or not (frames or volume):
             return
         self._warned = True
         threshold = "frames_and_bytes" if frames and volume else "frames" if frames else "bytes"
