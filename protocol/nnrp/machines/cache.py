@@ -11,8 +11,6 @@ import math
 from collections.abc import Callable, Iterator
 from enum import IntEnum
 
-import attrs
-
 from protocol.nnrp.enums import (
     CacheAckStatus,
     CacheErrorCode,
@@ -24,122 +22,22 @@ from protocol.nnrp.enums import (
     SchemaErrorCode,
     SessionErrorCode,
 )
+from protocol.nnrp.machines.cache_records import (
+    CacheEntry,
+    CacheKey,
+    CacheLimits,
+    CacheStatistics,
+    PutAnswer,
+    PutMeta,
+    PutRequest,
+)
 from protocol.nnrp.machines.schemas import SchemaRegistry
+from protocol.nnrp.vendor import Dependency
 
-__all__ = [
-    "CacheEntry",
-    "CacheKey",
-    "CacheLimits",
-    "CacheStatistics",
-    "Dependency",
-    "ObjectCache",
-    "ObjectMeta",
-    "PutAnswer",
-    "PutRequest",
-]
+__all__ = ["ObjectCache"]
 
 #: Ended leases that are remembered per cache so that a lookup answers lease_expired.
 REMEMBERED_LEASES = 1024
-
-
-@attrs.frozen(slots=True)
-class CacheKey:
-    """The wire identity of an object."""
-
-    namespace: int
-    key_hi: int
-    key_lo: int
-    object_kind: int
-
-
-@attrs.frozen(slots=True)
-class Dependency:
-    """What an object was made from: an object by id and version, or a schema by id and version."""
-
-    kind: DependencyKind
-    id: int
-    version: int
-
-
-@attrs.frozen(slots=True)
-class ObjectMeta:
-    """What object_meta says about a put; without it the plain rule of preview3 holds."""
-
-    object_id: int
-    object_version: int
-    lease_id: int = 0
-    owner_scope: LeaseOwnerScope = LeaseOwnerScope.SESSION
-    owner_operation_id: int = 0
-    expiry_policy: ExpiryPolicy = ExpiryPolicy.DROP_AT_EXPIRY
-    policy_hints: int = 0
-    dependencies: tuple[Dependency, ...] = ()
-
-
-@attrs.frozen(slots=True)
-class PutRequest:
-    key: CacheKey
-    content: bytes
-    ttl_ms: int = 0
-    pinned: bool = False
-    meta: ObjectMeta | None = None
-    schema: tuple[int, int] | None = None
-    """The schema the content is to be read with, when the putter said so: checked by lookups that name one."""
-
-
-@attrs.frozen(slots=True)
-class PutAnswer:
-    """The decided fields of CACHE_ACK, and the lease for lease_info."""
-
-    status: CacheAckStatus
-    detail_code: int = 0
-    accepted_ttl_ms: int = 0
-    object_version: int = 0
-    lease_id: int = 0
-    owner_scope: LeaseOwnerScope = LeaseOwnerScope.SESSION
-
-    @property
-    def stored(self) -> bool:
-        return self.status is not CacheAckStatus.REJECTED
-
-
-@attrs.frozen(slots=True)
-class CacheLimits:
-    """Bounds of one cache. ``default_ttl_ms`` answers a request of 0, ``max_ttl_ms`` caps every other."""
-
-    max_entries: int = 256
-    max_bytes: int = 8 * 1024 * 1024
-    max_object_bytes: int = 4 * 1024 * 1024
-    default_ttl_ms: int = 30_000
-    max_ttl_ms: int = 3_600_000
-
-
-@attrs.frozen(slots=True)
-class CacheStatistics:
-    entries: int
-    bytes: int
-    hits: int
-    misses: int
-    expired: int
-    rejected: int
-
-
-@attrs.define(slots=True, eq=False)
-class CacheEntry:
-    """One live object and its lease. ``expires_at`` is a monotonic instant; equality with now is expired."""
-
-    key: CacheKey
-    content: bytes
-    object_id: int
-    version: int
-    lease_id: int
-    owner_scope: LeaseOwnerScope
-    owner_operation_id: int
-    ttl: float
-    expires_at: float
-    renew_on_use: bool
-    pinned: bool
-    dependencies: tuple[Dependency, ...]
-    schema: tuple[int, int] | None
 
 
 class _Verdict(IntEnum):
@@ -315,7 +213,7 @@ class ObjectCache:
                 return code
         return 0 if self._fits(request) else ErrorCode.LIMIT_EXCEEDED
 
-    def _refuse_meta(self, request: PutRequest, meta: ObjectMeta) -> int:
+    def _refuse_meta(self, request: PutRequest, meta: PutMeta) -> int:
         if meta.lease_id and not self._holds(request.key, meta.lease_id):
             return CacheErrorCode.LEASE_EXPIRED
         for entry in self._versions.get(meta.object_id, ()):
@@ -369,7 +267,7 @@ class ObjectCache:
 
     def _store(self, request: PutRequest, now: float) -> PutAnswer:
         before = self._entries.get(request.key)
-        meta = request.meta or ObjectMeta(0, before.version + 1 if before is not None else 1)
+        meta = request.meta or PutMeta(0, before.version + 1 if before is not None else 1)
         ttl_ms = self._grant_ttl(request.ttl_ms)
         if before is not None and meta.lease_id == before.lease_id:
             lease_id = before.lease_id
@@ -403,14 +301,22 @@ class ObjectCache:
         self._over.pop(entry.key, None)
         if entry.object_id:
             self._versions.setdefault(entry.object_id, []).append(entry)
-        heapq.heappush(self._deadlines, (entry.expires_at, entry.lease_id, entry.key))
+        self._schedule(entry)
+
+    def _schedule(self, entry: CacheEntry) -> None:
+        """Queue the end of a lease. Replaced objects leave their old place behind; too many of those are swept out."""
+        if len(self._deadlines) > 2 * len(self._entries) + 64:
+            self._deadlines = [(each.expires_at, each.lease_id, each.key) for each in self._entries.values()]
+            heapq.heapify(self._deadlines)
+        else:
+            heapq.heappush(self._deadlines, (entry.expires_at, entry.lease_id, entry.key))
 
     def _extend(self, entry: CacheEntry, now: float, ttl: float) -> None:
-        """Only later: the heap holds a deadline that is not after the true one, and moves it when it comes up."""
+        """A later end needs no new place in the queue: the early one finds out when it comes up, and moves."""
         earlier = entry.expires_at
         entry.expires_at = now + ttl
         if entry.expires_at < earlier:
-            heapq.heappush(self._deadlines, (entry.expires_at, entry.lease_id, entry.key))
+            self._schedule(entry)
 
     def _end_lease(self, key: CacheKey) -> None:
         self._over[key] = self._drop(key).version

@@ -25,11 +25,11 @@ NO_EPOCH = -1
 class Hold(IntEnum):
     """Why a new operation may not start in a scope."""
 
-    CREDIT = 0
-    PAUSED = 1
-    HARD = 2
-    DRAIN_ONLY = 3
-    BACKGROUND_ONLY = 4
+    CREDIT = 1
+    PAUSED = 2
+    HARD = 3
+    DRAIN_ONLY = 4
+    BACKGROUND_ONLY = 5
 
 
 class Applied(IntEnum):

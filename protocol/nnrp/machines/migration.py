@@ -157,6 +157,18 @@ class Migration:
     def next_deadline(self) -> float:
         return self._grace_until if self.state is PathState.GRACE else math.inf
 
+    def check_new_work(self, session_id: int, frame_id: int) -> None:
+        """Raises NnrpError BadState for a submit on the old path once another one is primary."""
+        if self.state in (PathState.GRACE, PathState.RETIRED):
+            raise NnrpError(
+                Outcome.BAD_STATE,
+                "the session has moved to another transport",
+                subject="FRAME_SUBMIT",
+                reach=Reach.OPERATION,
+                session_id=session_id,
+                frame_id=frame_id,
+            )
+
     def replay(self, frame_id: int) -> bool:
         """Whether the client may send this frame again on the new path."""
         return frame_id >= self.resume_from_frame_id

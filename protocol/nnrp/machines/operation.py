@@ -52,10 +52,12 @@ class Operation:
     """One operation of one session: identity, place in the tree, state. Made by the session's operation table only.
 
     ``deadline`` is a monotonic instant, ``math.inf`` when the operation has none. ``attachment`` belongs to the driver
-    (its own object for the operation) and is never looked at here.
+    (its own object for the operation) and is never looked at here. ``abandoned`` says that it was settled because nobody
+    was left to tell, while whoever carries it out may not know yet.
     """
 
     __slots__ = (
+        "abandoned",
         "attachment",
         "children",
         "deadline",
@@ -91,6 +93,7 @@ class Operation:
         self.deadline = deadline
         self.state = OperationState.ACCEPTED
         self.settled = False
+        self.abandoned = False
         self.depth = 0
         self.children: set[int] | None = None
         self.live_below = 0

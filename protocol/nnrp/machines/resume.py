@@ -27,13 +27,13 @@ class ResumeRefusal(IntEnum):
     """Why a resume was refused. For our own logs only: the peer gets resume_rejected for all of them, so that a token
     cannot be probed."""
 
-    NO_TOKEN = 0
-    UNKNOWN_SESSION = 1
-    NOT_RESUMABLE = 2
-    WRONG_TOKEN = 3
-    EXPIRED = 4
-    OTHER_PRINCIPAL = 5
-    OTHER_CONTRACT = 6
+    NO_TOKEN = 1
+    UNKNOWN_SESSION = 2
+    NOT_RESUMABLE = 3
+    WRONG_TOKEN = 4
+    EXPIRED = 5
+    OTHER_PRINCIPAL = 6
+    OTHER_CONTRACT = 7
 
 
 class Redelivery(IntEnum):
@@ -93,10 +93,12 @@ class RedeliveryPlan:
 
 @attrs.frozen(slots=True)
 class ResumeDecision:
-    """Exactly one of the two is set."""
+    """Exactly one of plan and refusal is set. The schema is the default that the session has, to be confirmed."""
 
     plan: RedeliveryPlan | None = None
     refusal: ResumeRefusal | None = None
+    schema_id: int = 0
+    schema_version: int = 0
 
 
 def decide_resume(
@@ -111,7 +113,11 @@ def decide_resume(
     if refusal is not None:
         return ResumeDecision(refusal=refusal)
     assert held is not None  # _refusal answers UNKNOWN_SESSION for it
-    return ResumeDecision(plan=_plan(request, held, watermark_granted))
+    return ResumeDecision(
+        plan=_plan(request, held, watermark_granted),
+        schema_id=held.schema_id,
+        schema_version=held.schema_version,
+    )
 
 
 def _refusal(request: ResumeRequest, held: Resumable | None, now: float) -> ResumeRefusal | None:

@@ -102,6 +102,10 @@ class SchemaBinding:
     schema_version: int = 0
     override_enabled: bool = False
 
+    def differs(self, schema: Schema) -> bool:
+        """Whether the session has a default and ``schema`` is another one."""
+        return self.schema_id != 0 and schema.key != (self.schema_id, self.schema_version)
+
 
 class SchemaRegistry:
     """Schemas by id and version. Every refusal is an NnrpError that carries the stable code of family 0x0004."""
@@ -125,6 +129,10 @@ class SchemaRegistry:
         """Schemas installed in this registry itself."""
         return sum(map(len, self._versions.values()))
 
+    def own(self) -> tuple[Schema, ...]:
+        """What is installed in this registry itself, not in those above it."""
+        return tuple(schema for versions in self._versions.values() for schema in versions.values())
+
     def get(self, schema_id: int, version: int) -> Schema | None:
         found = self._versions.get(schema_id, {}).get(version)
         if found is None and self._parent is not None:
@@ -139,18 +147,18 @@ class SchemaRegistry:
         """Install or update. Raises NnrpError and changes nothing when the schema is refused (order: profile, identity
         and hash, majors, dependencies, policy)."""
         if schema.profile_id not in REGISTERED_PROFILES:
-            raise _refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "the schema's profile is not registered")
+            raise self.refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "the schema's profile is not registered")
         present = self.get(schema.schema_id, schema.schema_version)
         if present is not None:
             if present.schema_hash != schema.schema_hash or present.profile_id != schema.profile_id:
-                raise _refuse(SchemaErrorCode.SCHEMA_HASH_CONFLICT, "this version is installed with another hash")
+                raise self.refuse(SchemaErrorCode.SCHEMA_HASH_CONFLICT, "this version is installed with another hash")
             return Installed.ALREADY_INSTALLED
         if not schema.min_version_major <= VERSION_MAJOR <= schema.max_version_major:
-            raise _refuse(SchemaErrorCode.SCHEMA_INCOMPATIBLE, "the schema's version window does not contain 1")
+            raise self.refuse(SchemaErrorCode.SCHEMA_INCOMPATIBLE, "the schema's version window does not contain 1")
         if len(schema.dependencies) != schema.dependency_count or self.missing(schema):
-            raise _refuse(SchemaErrorCode.SCHEMA_DEPENDENCY_MISSING, "a schema it depends on is not installed")
+            raise self.refuse(SchemaErrorCode.SCHEMA_DEPENDENCY_MISSING, "a schema it depends on is not installed")
         if schema.schema_id in self._protected():
-            raise _refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "policy keeps this schema as it is")
+            raise self.refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "policy keeps this schema as it is")
         known = self.versions(schema.schema_id)
         self._versions.setdefault(schema.schema_id, {})[schema.schema_version] = schema
         return Installed.UPDATED if known and schema.schema_version > max(known) else Installed.INSTALLED
@@ -158,10 +166,12 @@ class SchemaRegistry:
     def invalidate(self, schema_id: int, version: int) -> Schema:
         """Remove one version and return it. What depends on it can no longer be bound."""
         if self.get(schema_id, version) is None:
-            raise _refuse(SchemaErrorCode.SCHEMA_VERSION_UNKNOWN, "the schema version to invalidate is not installed")
+            raise self.refuse(
+                SchemaErrorCode.SCHEMA_VERSION_UNKNOWN, "the schema version to invalidate is not installed"
+            )
         own = self._versions.get(schema_id, {})
         if version not in own or schema_id in self._protected():
-            raise _refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "policy keeps this schema as it is")
+            raise self.refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "policy keeps this schema as it is")
         removed = own.pop(version)
         if not own:
             del self._versions[schema_id]
@@ -214,32 +224,38 @@ class SchemaRegistry:
         fallback to a schema that merely looks close.
         """
         if profile_id not in REGISTERED_PROFILES:
-            raise _refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "the descriptor's profile is not registered")
+            raise self.refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "the descriptor's profile is not registered")
         if profile_id == ProfileId.UNSPECIFIED:
             if schema_id or version:
-                raise _refuse(SchemaErrorCode.SCHEMA_INCOMPATIBLE, "a payload without profile cannot name a schema")
+                raise self.refuse(SchemaErrorCode.SCHEMA_INCOMPATIBLE, "a payload without profile cannot name a schema")
             return None
         if schema_id == 0:
             if version or session.profile_id != profile_id or session.schema_id == 0:
-                raise _refuse(SchemaErrorCode.SCHEMA_UNKNOWN, "the payload names no schema and the session has none")
+                raise self.refuse(
+                    SchemaErrorCode.SCHEMA_UNKNOWN, "the payload names no schema and the session has none"
+                )
             schema_id, version = session.schema_id, session.schema_version
         schema = self._find(schema_id, version)
         if schema.profile_id != profile_id:
-            raise _refuse(SchemaErrorCode.SCHEMA_INCOMPATIBLE, "the schema belongs to another profile")
-        if session.schema_id and schema.key != (session.schema_id, session.schema_version):
-            if not (session.override_enabled and override):
-                raise _refuse(SchemaErrorCode.SCHEMA_INCOMPATIBLE, "the session does not allow another schema here")
+            raise self.refuse(SchemaErrorCode.SCHEMA_INCOMPATIBLE, "the schema belongs to another profile")
+        if not (override and session.override_enabled) and session.differs(schema):
+            raise self.refuse(SchemaErrorCode.SCHEMA_INCOMPATIBLE, "the session does not allow another schema here")
         if schema.dependencies and self.missing(schema):
-            raise _refuse(SchemaErrorCode.SCHEMA_DEPENDENCY_MISSING, "a schema it depends on was invalidated")
+            raise self.refuse(SchemaErrorCode.SCHEMA_DEPENDENCY_MISSING, "a schema it depends on was invalidated")
         return schema
+
+    @staticmethod
+    def refuse(code: SchemaErrorCode, rule: str) -> NnrpError:
+        """The error of a refusal: the stable code, reach operation."""
+        return NnrpError(_OUTCOMES[code], rule, subject="schema", code=code, reach=Reach.OPERATION)
 
     def _find(self, schema_id: int, version: int) -> Schema:
         found = self.get(schema_id, version)
         if found is not None:
             return found
         if self.versions(schema_id):
-            raise _refuse(SchemaErrorCode.SCHEMA_VERSION_UNKNOWN, "this version of the schema is not installed")
-        raise _refuse(SchemaErrorCode.SCHEMA_UNKNOWN, "the schema is not installed")
+            raise self.refuse(SchemaErrorCode.SCHEMA_VERSION_UNKNOWN, "this version of the schema is not installed")
+        raise self.refuse(SchemaErrorCode.SCHEMA_UNKNOWN, "the schema is not installed")
 
     def _protected(self) -> frozenset[int]:
         return self.frozen_ids if self._parent is None else self.frozen_ids | self._parent._protected()
@@ -251,7 +267,3 @@ def builtin_registry(extra: Sequence[Schema] = ()) -> SchemaRegistry:
     for schema in (ANCHOR, *extra):
         registry.install(schema)
     return registry
-
-
-def _refuse(code: SchemaErrorCode, rule: str) -> NnrpError:
-    return NnrpError(_OUTCOMES[code], rule, subject="schema", code=code, reach=Reach.OPERATION)
