@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterator
-from enum import IntEnum
 
 from protocol.nnrp.enums import (
     CacheAckStatus,
@@ -40,16 +39,11 @@ __all__ = ["ObjectCache"]
 REMEMBERED_LEASES = 1024
 
 
-class _Verdict(IntEnum):
-    FRESH = 0
-    RENEWAL = 1
-
-
 class ObjectCache:
     """The objects of one session or connection.
 
-    ``schemas`` resolves schema dependencies; ``live_operation`` says whether an operation may still own a lease. Every
-    lookup answers an entry or the stable code, in the order of nnrp-wire 13.10 item 5.
+    ``schemas`` resolves schema dependencies; ``live_operation`` says whether an operation may still own a lease;
+    ``lease_ended`` is told of every lease that ends by time or with its owner. Every lookup answers an entry or the stable code, in the order of nnrp-wire 13.10 item 5.
     """
 
     __slots__ = (
@@ -59,6 +53,7 @@ class ObjectCache:
         "_expired",
         "_hits",
         "_last_lease",
+        "_lease_ended",
         "_live_operation",
         "_misses",
         "_over",
@@ -76,11 +71,13 @@ class ObjectCache:
         *,
         leases_allowed: bool = True,
         live_operation: Callable[[int], bool] = lambda _: False,
+        lease_ended: Callable[[CacheKey], None] = lambda _: None,
     ) -> None:
         self.limits = limits or CacheLimits()
         self.leases_allowed = leases_allowed
         self._schemas = schemas
         self._live_operation = live_operation
+        self._lease_ended = lease_ended
         self._entries: dict[CacheKey, CacheEntry] = {}
         self._versions: dict[int, list[CacheEntry]] = {}
         self._over: dict[CacheKey, int] = {}
@@ -105,7 +102,7 @@ class ObjectCache:
         if code:
             self._rejected += 1
             return PutAnswer(CacheAckStatus.REJECTED, int(code))
-        if self._verdict(request) is _Verdict.RENEWAL:
+        if self._renews(request):
             return self._renew(self._entries[request.key], request, now)
         return self._store(request, now)
 
@@ -248,15 +245,13 @@ class ObjectCache:
             return CacheErrorCode.SCHEMA_MISMATCH
         return None
 
-    def _verdict(self, request: PutRequest) -> _Verdict:
+    def _renews(self, request: PutRequest) -> bool:
+        """Whether this puts again what is there: same key, content, object and version."""
         entry = self._entries.get(request.key)
         if entry is None or entry.content != request.content:
-            return _Verdict.FRESH
+            return False
         meta = request.meta
-        if meta is None:
-            return _Verdict.RENEWAL
-        same = (entry.object_id, entry.version) == (meta.object_id, meta.object_version)
-        return _Verdict.RENEWAL if same else _Verdict.FRESH
+        return meta is None or (entry.object_id, entry.version) == (meta.object_id, meta.object_version)
 
     def _renew(self, entry: CacheEntry, request: PutRequest, now: float) -> PutAnswer:
         ttl_ms = self._grant_ttl(request.ttl_ms)
@@ -322,6 +317,7 @@ class ObjectCache:
         self._over[key] = self._drop(key).version
         while len(self._over) > REMEMBERED_LEASES:
             del self._over[next(iter(self._over))]
+        self._lease_ended(key)
 
     def _drop(self, key: CacheKey) -> CacheEntry:
         entry = self._entries.pop(key)

@@ -133,6 +133,9 @@ class SchemaRegistry:
         """What is installed in this registry itself, not in those above it."""
         return tuple(schema for versions in self._versions.values() for schema in versions.values())
 
+    def owns(self, schema_id: int, version: int) -> bool:
+        return version in self._versions.get(schema_id, {})
+
     def get(self, schema_id: int, version: int) -> Schema | None:
         found = self._versions.get(schema_id, {}).get(version)
         if found is None and self._parent is not None:

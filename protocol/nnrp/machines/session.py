@@ -1,0 +1,430 @@
+"""One session on one connection: its state, its credit and its operations (nnrp-wire 13.2 – 13.4, 13.6).
+
+The same object serves both ends. ``start`` is for the end that submits, ``accept`` for the end that is submitted to;
+``finish`` is for the end that carries out, ``receive_result`` for the end that waits.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from protocol.errors import Reach
+from protocol.nnrp.enums import CancelScopeKind, OperationState, PriorityClass, SessionState
+from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
+from protocol.nnrp.machines.credit import Applied, CreditUpdate, Hold, Window, session_limit
+from protocol.nnrp.machines.operation import Operation, OperationEffect
+from protocol.nnrp.machines.operations import OperationTable
+from protocol.nnrp.machines.session_table import SESSION, SessionEffect, SessionInput
+from protocol.nnrp.machines.terms import SessionTerms
+from protocol.nnrp.vendor import SubmitContext
+from protocol.transitions import IllegalTransition
+
+if TYPE_CHECKING:
+    from protocol.nnrp.machines.closing import Closing
+    from protocol.nnrp.machines.migration import Migration
+    from protocol.nnrp.machines.patching import SessionSettings
+    from protocol.nnrp.machines.store import ObjectStore
+
+__all__ = ["Delivery", "Ending", "Session"]
+
+#: Operation windows one session keeps. A peer that opens more loses the oldest that belongs to no live operation.
+OPERATION_WINDOWS = 256
+
+_WORK = SessionInput.WORK
+_OPEN = SessionState.OPEN
+_RESUMED = SessionState.RESUMED
+
+
+class Delivery(IntEnum):
+    """What a received result means to whoever waits for it."""
+
+    PROGRESS = 0
+    FINAL = 1
+    LATE = 2
+    """The operation had ended here before (cancelled, superseded): nothing to deliver."""
+
+
+class Ending(IntEnum):
+    """The one terminal message of an operation."""
+
+    PUSH = 1
+    """A RESULT_PUSH with its result."""
+    DROP = 2
+    """A RESULT_DROP: it has ended without one, or its result came too late."""
+    SILENT = 3
+    """None: the session is over here, or the peer reads no results any more."""
+
+
+class Session:
+    """A session that is open on this connection. Made by the connection machine only.
+
+    ``attachment`` belongs to the driver (its own object for the session) and is never looked at here.
+    """
+
+    __slots__ = (
+        "_connection_window",
+        "_next_frame",
+        "_operation_windows",
+        "_operations",
+        "attachment",
+        "closing",
+        "legacy_descriptors",
+        "migration",
+        "pending_patches",
+        "reverse",
+        "session_id",
+        "settings",
+        "state",
+        "store",
+        "suppressed",
+        "terms",
+        "window",
+    )
+
+    def __init__(
+        self,
+        session_id: int,
+        terms: SessionTerms,
+        connection_window: Window,
+        *,
+        resumed: bool = False,
+    ) -> None:
+        self.session_id = session_id
+        self.terms = terms
+        self.state = _RESUMED if resumed else _OPEN
+        self.window = Window(session_limit(terms.granted_operation_credit, terms.max_in_flight_operations))
+        self.reverse: Window | None = None
+        """Credit that the submitting end grants the other way, should it send FLOW_UPDATE; see ``may_push``."""
+        self.closing: Closing | None = None
+        self.migration: Migration | None = None
+        self.settings: SessionSettings | None = None
+        self.store: ObjectStore | None = None
+        self.legacy_descriptors = False
+        self.pending_patches = 0
+        self.suppressed = 0
+        """Results that came after their operation had ended."""
+        self.attachment: object = None
+        self._connection_window = connection_window
+        self._operations: OperationTable | None = None
+        self._operation_windows: dict[int, Window] | None = None
+        self._next_frame = 1
+
+    # Getters
+
+    @property
+    def operations(self) -> OperationTable:
+        """The session's operations. Made at first use: an idle session has none."""
+        if self._operations is None:
+            self._operations = OperationTable(self.session_id, tree=self.terms.tree)
+        return self._operations
+
+    @property
+    def in_flight(self) -> int:
+        return 0 if self._operations is None else len(self._operations)
+
+    @property
+    def open(self) -> bool:
+        """Whether new operations may start, credit apart."""
+        return self.state is _OPEN or self.state is _RESUMED
+
+    @property
+    def watermark(self) -> int:
+        """The highest operation id seen, for last_operation_id."""
+        return 0 if self._operations is None else self._operations.watermark
+
+    @property
+    def next_frame_id(self) -> int:
+        """The frame id the next ``start`` will take unless told otherwise."""
+        return self._next_frame
+
+    def hold(self, *, parent_id: int = 0, priority: PriorityClass | None = None) -> Hold | None:
+        """Why one more operation may not start now in the connection, the session or above it in the tree; None: go."""
+        background = (self.terms.priority if priority is None else priority) is PriorityClass.BACKGROUND
+        held = self._connection_window.hold(background=background)
+        if held is None:
+            held = self.window.hold(background=background)
+        if held is None and parent_id and self._operation_windows:
+            held = self._hold_above(parent_id, background)
+        return held
+
+    def may_push(self) -> bool:
+        """Whether the other end takes results now: false while it has paused the session in the reverse direction."""
+        return self.reverse is None or self.reverse.hold() in (None, Hold.CREDIT)
+
+    def operation_window(self, operation_id: int) -> Window | None:
+        """The window of one operation, None before the first FLOW_UPDATE for it."""
+        return None if self._operation_windows is None else self._operation_windows.get(operation_id)
+
+    # Things the application wants: submitting end
+
+    def start(
+        self,
+        now: float,
+        *,
+        frame_id: int = 0,
+        view_id: int = 0,
+        latency_budget_ms: int = 0,
+        context: SubmitContext | None = None,
+    ) -> Operation:
+        """We submit. ``frame_id`` 0 takes the next one; frame ids must rise. Raises NnrpLocalError and starts nothing
+        when the session is not open, no credit is left, or the ids are used."""
+        wanted = frame_id or self._next_frame
+        if wanted < self._next_frame:
+            raise NnrpLocalError(Outcome.OPERATION_EXISTS, "frame ids rise within a session", subject="FRAME_SUBMIT")
+        if wanted > 0xFFFF_FFFF:
+            raise NnrpLocalError(Outcome.LIMIT_EXCEEDED, "frame ids are used up; open a new session")
+        priority = _priority(self.terms.priority, context)
+        held = self.hold(parent_id=0 if context is None else context.parent_operation_id, priority=priority)
+        if held is not None:
+            raise NnrpLocalError(Outcome.LIMIT_EXCEEDED, f"held back: {held.name.lower()}", subject="FRAME_SUBMIT")
+        try:
+            operation = self._admit(now, wanted, view_id, latency_budget_ms, context, priority)
+        except NnrpError as refused:
+            raise NnrpLocalError(refused.outcome, refused.rule, subject="FRAME_SUBMIT") from refused
+        self._next_frame = wanted + 1
+        return operation
+
+    def cancel(self, scope: CancelScopeKind, operation_id: int = 0, group_id: int = 0) -> tuple[Operation, ...]:
+        """Cancel everything the scope reaches, at once; each affected operation still gets its one terminal message.
+
+        Ascending ids. Raises NnrpError (UnknownOperation, BadCombination) when the scope names nothing.
+        """
+        self._step(SessionInput.TRAFFIC, "FRAME_CANCEL")
+        return self.operations.cancel(scope, operation_id, group_id)
+
+    def resume_frames_at(self, frame_id: int) -> None:
+        """Go on counting from here, after a migration or a resume."""
+        self._next_frame = max(self._next_frame, frame_id)
+
+    # Things that happened: end that is submitted to
+
+    def accept(
+        self,
+        now: float,
+        frame_id: int,
+        *,
+        view_id: int = 0,
+        latency_budget_ms: int = 0,
+        context: SubmitContext | None = None,
+    ) -> Operation:
+        """The peer submitted. Raises NnrpError, reach operation, and starts nothing when it was not allowed to."""
+        priority = _priority(self.terms.priority, context)
+        background = priority is PriorityClass.BACKGROUND
+        broken = self._connection_window.overrun(now, background=background)
+        if broken is None:
+            broken = self.window.overrun(now, background=background)
+        if broken is None and context is not None and context.parent_operation_id and self._operation_windows:
+            broken = self._hold_above(context.parent_operation_id, background)
+        if broken is not None and self.open:
+            raise NnrpError(
+                Outcome.LIMIT_EXCEEDED,
+                f"the submit exceeds the granted credit ({broken.name.lower()})",
+                subject="FRAME_SUBMIT",
+                reach=Reach.OPERATION,
+                session_id=self.session_id,
+                frame_id=frame_id,
+            )
+        return self._admit(now, frame_id, view_id, latency_budget_ms, context, priority)
+
+    # Things the application wants: end that carries out
+
+    def progress(self, operation: Operation, wanted: OperationState) -> bool:
+        """The operation goes on: running, partial or waiting for a tool. False when it has ended meanwhile, in which
+        case nothing may be sent. Raises NnrpError BadTransition for a change that is not listed."""
+        if operation.ended:
+            self.suppressed += 1
+            return False
+        if operation.state is OperationState.ACCEPTED and wanted is not OperationState.RUNNING:
+            operation.advance(OperationState.RUNNING)
+        operation.advance(wanted)
+        return True
+
+    def finish(self, operation: Operation, wanted: OperationState) -> Ending:
+        """The operation is over: settle it, give its credit back, and say which terminal message is to be sent.
+
+        An operation that had ended already (cancelled, superseded) keeps that end, whatever its runner brought.
+        Exactly once per operation; raises ValueError the second time.
+        """
+        if operation.abandoned:
+            operation.abandoned = False
+            return Ending.SILENT
+        if operation.settled:
+            raise ValueError(f"operation {operation.operation_id} settled twice")
+        if operation.ended:
+            self.suppressed += wanted is OperationState.COMPLETED
+        else:
+            if operation.state is OperationState.ACCEPTED and wanted is OperationState.COMPLETED:
+                operation.advance(OperationState.RUNNING)
+            operation.advance(wanted)
+        self._settle(operation)
+        if self.state is SessionState.CLOSED:
+            return Ending.SILENT
+        return Ending.PUSH if operation.state is OperationState.COMPLETED else Ending.DROP
+
+    # Things that happened: end that waits
+
+    def receive_result(self, frame_id: int, wanted: OperationState) -> tuple[Operation, Delivery]:
+        """A RESULT_PUSH arrived that means ``wanted``. Raises NnrpError for an unknown frame, or one that had ended."""
+        operation = self._waiting_for(frame_id, "RESULT_PUSH")
+        if operation.ended:
+            self.suppressed += 1
+            if wanted >= OperationState.SUPERSEDED:
+                self._settle(operation)
+            return operation, Delivery.LATE
+        if operation.state is OperationState.ACCEPTED and wanted is not OperationState.RUNNING:
+            operation.advance(OperationState.RUNNING)
+        if operation.advance(wanted) is OperationEffect.PROGRESS:
+            return operation, Delivery.PROGRESS
+        self._settle(operation)
+        return operation, Delivery.FINAL
+
+    def receive_drop(self, frame_id: int, wanted: OperationState = OperationState.FAILED) -> Operation:
+        """A RESULT_DROP, or an ERROR of frame scope, arrived: the operation ends as what we made it, else ``wanted``."""
+        operation = self._waiting_for(frame_id, "RESULT_DROP")
+        if not operation.ended:
+            operation.advance(wanted)
+        self._settle(operation)
+        return operation
+
+    # Used by the connection machine and its parts
+
+    def step(self, given: SessionInput, subject: str) -> SessionEffect:
+        """Take one step of the session's table. Raises NnrpError BadState; the state is then untouched."""
+        return self._step(given, subject)
+
+    def adopt(self, operations: tuple[Operation, ...]) -> None:
+        """Take over what went on while the session was detached: in flight here from now on."""
+        for operation in operations:
+            self.operations.adopt(operation)
+            self._connection_window.take()
+            self.window.take()
+
+    def abandon(self) -> tuple[Operation, ...]:
+        """Settle everything that is in flight without a message: nobody is left to tell. Ended as failed if not ended."""
+        left = tuple(self._operations or ())
+        for operation in left:
+            if not operation.ended:
+                operation.advance(OperationState.FAILED)
+            self._settle(operation)
+            operation.abandoned = True
+        return left
+
+    def apply_credit(
+        self, operation_id: int, update: CreditUpdate, now: float, *, reverse: bool, tolerance: float = 0.0
+    ) -> Applied:
+        """A FLOW_UPDATE of scope session or operation. ``reverse``: it came from the submitting end."""
+        if reverse:
+            if self.reverse is None:
+                self.reverse = Window(update.credit)
+            return self.reverse.apply(update, now)
+        if operation_id == 0:
+            return self.window.apply(update, now, tolerance=tolerance)
+        return self._window_of(operation_id).apply(update, now, tolerance=tolerance)
+
+    def _admit(
+        self,
+        now: float,
+        frame_id: int,
+        view_id: int,
+        latency_budget_ms: int,
+        context: SubmitContext | None,
+        priority: PriorityClass,
+    ) -> Operation:
+        self._step(_WORK, "FRAME_SUBMIT", frame_id)
+        if self.migration is not None:
+            self.migration.check_new_work(self.session_id, frame_id)
+        budget_ms = latency_budget_ms or self.terms.default_deadline_ms
+        if context is None:
+            deadline = now + budget_ms / 1000 if budget_ms else math.inf
+            operation = self.operations.register(frame_id, view_id=view_id, priority=priority, deadline=deadline)
+        else:
+            budget_ms = context.deadline_ms or budget_ms
+            operation = self.operations.register(
+                frame_id,
+                operation_id=context.operation_id,
+                view_id=view_id,
+                parent_id=context.parent_operation_id,
+                group_id=context.operation_group_id,
+                priority=priority,
+                deadline=now + budget_ms / 1000 if budget_ms else math.inf,
+            )
+            if context.supersedes_operation_id:
+                self._supersede(context.supersedes_operation_id)
+        self._connection_window.take()
+        self.window.take()
+        return operation
+
+    def _supersede(self, operation_id: int) -> None:
+        """An operation that is not known or has ended cannot be replaced any more; that is no error: it lost the race."""
+        replaced = self.operations.get(operation_id)
+        if replaced is not None and not replaced.ended:
+            replaced.advance(OperationState.SUPERSEDED)
+
+    def _settle(self, operation: Operation) -> None:
+        self.operations.settle(operation)
+        self._connection_window.release()
+        self.window.release()
+        if self._operation_windows is not None:
+            self._operation_windows.pop(operation.operation_id, None)
+
+    def _waiting_for(self, frame_id: int, subject: str) -> Operation:
+        self._step(SessionInput.TRAFFIC, subject, frame_id)
+        operation = None if self._operations is None else self._operations.of_frame(frame_id)
+        if operation is not None:
+            return operation
+        used = self._operations is not None and self._operations.used_frame(frame_id)
+        raise NnrpError(
+            Outcome.BAD_TRANSITION if used else Outcome.UNKNOWN_OPERATION,
+            "the operation has had its terminal message" if used else "no operation was submitted with this frame id",
+            subject=subject,
+            field="frame_id",
+            reach=Reach.OPERATION,
+            session_id=self.session_id,
+            frame_id=frame_id,
+        )
+
+    def _step(self, given: SessionInput, subject: str, frame_id: int = 0) -> SessionEffect:
+        try:
+            self.state, effect = SESSION.step(self.state, given)
+        except IllegalTransition as refused:
+            raise NnrpError(
+                Outcome.BAD_STATE,
+                f"the session is {self.state.name.lower()}",
+                subject=subject,
+                reach=Reach.OPERATION if frame_id else Reach.SESSION,
+                session_id=self.session_id,
+                frame_id=frame_id,
+            ) from refused
+        return effect
+
+    def _hold_above(self, parent_id: int, background: bool) -> Hold | None:
+        windows = self._operation_windows or {}
+        for above in self.operations.ancestors(parent_id):
+            window = windows.get(above.operation_id)
+            if window is not None:
+                window.in_flight = above.live_below
+                held = window.hold(background=background)
+                if held is not None:
+                    return held
+        return None
+
+    def _window_of(self, operation_id: int) -> Window:
+        windows = self._operation_windows
+        if windows is None:
+            windows = self._operation_windows = {}
+        window = windows.get(operation_id)
+        if window is None:
+            if len(windows) >= OPERATION_WINDOWS:
+                live = self.operations
+                idle = next((each for each in windows if live.get(each) is None), next(iter(windows)))
+                del windows[idle]
+            window = windows[operation_id] = Window(self.terms.granted_operation_credit)
+        return window
+
+
+def _priority(session: PriorityClass, context: SubmitContext | None) -> PriorityClass:
+    if context is None or context.priority_class > PriorityClass.BACKGROUND:
+        return session
+    return PriorityClass(context.priority_class)
