@@ -1,0 +1,60 @@
+"""What the routes may know about, and do to, the connection and request they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, Final, Protocol
+
+import trio
+
+__all__ = ["CLEANUPS", "CONNECTION", "Connection", "RequestSends", "connection_of", "on_request_end"]
+
+CONNECTION: Final = "moorline.connection"
+"""Key in the ASGI scope under which the outermost wrapper puts a `Connection`."""
+CLEANUPS: Final = "moorline.cleanups"
+"""Key in the ASGI scope under which the outermost wrapper keeps what is to be called when the request ends."""
+
+
+class Connection(Protocol):
+    """The connection of one request."""
+
+    def hurry(self, seconds: float) -> None:
+        """Give the send in progress, if there is one, ``seconds`` more; the connection is closed when it takes longer."""
+        ...
+
+
+class RequestSends:
+    """Deadlines of the messages one request sends: one send at a time, each in its own scope.
+
+    Over HTTP/2 a send waits for the peer's flow-control window, which no transport deadline sees.
+    """
+
+    __slots__ = ("_sending", "_transport")
+
+    def __init__(self, transport: Connection | None) -> None:
+        self._transport = transport
+        self._sending: trio.CancelScope | None = None
+
+    def begin(self, timeout: float) -> trio.CancelScope:
+        self._sending = trio.CancelScope(deadline=trio.current_time() + timeout)
+        return self._sending
+
+    def end(self) -> None:
+        self._sending = None
+
+    def hurry(self, seconds: float) -> None:
+        if self._sending is None:
+            return
+        self._sending.deadline = min(self._sending.deadline, trio.current_time() + seconds)
+        if self._transport is not None:
+            self._transport.hurry(seconds)
+
+
+def connection_of(scope: Mapping[str, Any]) -> Connection:
+    connection: Connection = scope[CONNECTION]
+    return connection
+
+
+def on_request_end(scope: MutableMapping[str, Any], call: Callable[[], object]) -> None:
+    """Have ``call`` (synchronous, idempotent) called when the request is over, however it ends."""
+    scope[CLEANUPS].append(call)

@@ -1,0 +1,120 @@
+"""The protocol of one connection: HTTP/1.1 or HTTP/2, with two holes of the library's HTTP/2 side mended.
+
+* DATA for a stream that has been answered already is refused for that stream, instead of failing the connection.
+* A response that ends before its body is complete resets its stream: the peer would wait for the rest for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import h2.errors
+import h2.exceptions
+from hypercorn.events import Event, RawData
+from hypercorn.protocol.events import Body, StreamClosed
+from hypercorn.protocol.events import Event as StreamEvent
+from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
+
+__all__ = ["GuardedProtocol"]
+
+
+class GuardedProtocol:
+    """Starts as what ALPN says and changes to HTTP/2 when the peer asks for it in the clear."""
+
+    def __init__(
+        self,
+        app: Any,
+        config: Any,
+        context: Any,
+        tasks: Any,
+        state: Any,
+        tls: bool,
+        client: tuple[str, int] | None,
+        server: tuple[str, int] | None,
+        send: Callable[[Event], Awaitable[None]],
+        alpn: str | None,
+    ) -> None:
+        self._parts = (app, config, context, tasks, state, tls, client, server, send)
+        self._protocol: H11Protocol | _Http2
+        self._protocol = _Http2(*self._parts) if alpn == "h2" else H11Protocol(*self._parts)
+
+    @property
+    def multiplexed(self) -> bool:
+        return isinstance(self._protocol, _Http2)
+
+    @property
+    def idle(self) -> bool:
+        """Only meaningful when `multiplexed`."""
+        return isinstance(self._protocol, _Http2) and self._protocol.idle
+
+    async def initiate(self) -> None:
+        await self._protocol.initiate()
+
+    async def handle(self, event: Event) -> None:
+        try:
+            await self._protocol.handle(event)
+        except H2ProtocolAssumedError as change:
+            protocol = self._protocol = _Http2(*self._parts)
+            await protocol.initiate()
+            await self._go_on(change.data)
+        except H2CProtocolRequiredError as change:
+            protocol = self._protocol = _Http2(*self._parts)
+            await protocol.initiate(change.headers, change.settings)
+            await self._go_on(change.data)
+
+    async def _go_on(self, data: bytes) -> None:
+        if data:
+            await self._protocol.handle(RawData(data))
+
+
+class _Http2(H2Protocol):
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.streams = _Streams(self)
+
+    async def stream_send(self, event: StreamEvent) -> None:
+        if isinstance(event, StreamClosed):
+            await self._reset_unfinished(event.stream_id)
+        await super().stream_send(event)
+
+    def reset(self, stream_id: int, code: h2.errors.ErrorCodes) -> None:
+        try:
+            self.connection.reset_stream(stream_id, error_code=code)
+        except h2.exceptions.ProtocolError:
+            # Already closed by the other side: then there is nothing to tell it.
+            return
+
+    async def _reset_unfinished(self, stream_id: int) -> None:
+        buffer = self.stream_buffers.get(stream_id)
+        if buffer is None or buffer.complete:
+            return
+        self.reset(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
+        await buffer.close()
+        await self._flush()
+
+
+class _Streams(dict[int, Any]):
+    """The live streams; looking up one that is gone gives something that declines."""
+
+    def __init__(self, protocol: _Http2) -> None:
+        super().__init__()
+        self._gone = _Gone(protocol)
+
+    def __missing__(self, stream_id: int) -> _Gone:
+        return self._gone
+
+
+class _Gone:
+    """Stands for every stream that has had its answer."""
+
+    idle = True
+
+    def __init__(self, protocol: _Http2) -> None:
+        self._protocol = protocol
+
+    async def handle(self, event: StreamEvent) -> None:
+        if isinstance(event, Body):
+            # RFC 9113, 8.1: the complete response counts, the rest of the request is not wanted.
+            self._protocol.reset(event.stream_id, h2.errors.ErrorCodes.NO_ERROR)

@@ -1,0 +1,1 @@
+"""ASGI wrappers around the application, outermost first: exchange, proxy, security, body bounds."""

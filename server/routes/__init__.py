@@ -1,0 +1,1 @@
+"""HTTP and WebSocket routes. Each package has ``blueprint(ground)``; `server.app` mounts those that exist."""
