@@ -129,7 +129,8 @@ class GuardedTCPServer(TCPServer):
             self._note_end(EndReason.ERROR)
             log.error("connection_failed", peer=self._peer, exc_info=errors)
         finally:
-            await self._close()
+            with trio.move_on_after(_CLOSE_TIMEOUT, shield=True):
+                await self._close()
             reason = self._end or EndReason.COMPLETED
             self._policy.ended[reason] += 1
             log.debug("connection_closed", peer=self._peer, reason=reason)
