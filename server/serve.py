@@ -17,7 +17,7 @@ from server.telemetry import HypercornLogger
 __all__ = ["serve", "server_settings"]
 
 
-async def serve(  # hypercorn calls started, through _Readiness
+async def serve(  # noqa: ASYNC128  # hypercorn calls started, through _Readiness
     config: Config,
     *,
     application: Application | None = None,

@@ -56,11 +56,11 @@ def _build(ground: Ground) -> QuartTrio:
     return web
 
 
-async def _on_invalid_json(_: Exception) -> Response:  # Quart runs sync functions in threads
+async def _on_invalid_json(_: Exception) -> Response:  # noqa: ASYNC124  # Quart runs sync functions in threads
     return json_response({"error": "Invalid JSON in request body"}, 400)
 
 
-async def _on_http_error(error: Any) -> Any:  # Quart runs sync functions in threads
+async def _on_http_error(error: Any) -> Any:  # noqa: ASYNC124  # Quart runs sync functions in threads
     if isinstance(error, RoutingException):
         return error
     if error.code == 404:
@@ -71,7 +71,7 @@ async def _on_http_error(error: Any) -> Any:  # Quart runs sync functions in thr
     return response
 
 
-async def _on_error(error: Exception) -> Response:  # Quart runs sync functions in threads
+async def _on_error(error: Exception) -> Response:  # noqa: ASYNC124  # Quart runs sync functions in threads
     """A defect of ours: the peer learns that, the log learns which."""
     log.error("request_failed", exc_info=error)
     return json_response({"error": "Internal error"}, 500)
