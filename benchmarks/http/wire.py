@@ -102,6 +102,10 @@ class Streams:
             if not data:
                 raise RuntimeError(f"the stream was refused: {head[:300]!r}")
             head += data
+        self.adopt(sock, head)
+
+    def adopt(self, sock: socket.socket, head: bytes = b"") -> None:
+        """Takes over `sock`, of which `head` has been read."""
         sock.setblocking(False)
         fd = sock.fileno()
         self._by_fd[fd] = sock

@@ -1,0 +1,57 @@
+"""Ten thousand sessions: created, left idle, then all prompted once."""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks.http.servers import Server, serving
+from benchmarks.http.wire import Control, open_stream
+
+__all__ = ["many_sessions"]
+
+
+def many_sessions(name: str, count: int = 10_000, idle_s: float = 10.0) -> dict[str, float]:
+    """Creation and prompts per second, memory per session, and how many turns have no outcome (`lost`)."""
+    with serving(name) as server:
+        control = Control(server)
+        control.prompt(control.create(), "hi")
+        before = server.rss()
+        start = time.monotonic()
+        sessions = [control.create() for _ in range(count)]
+        created = count / (time.monotonic() - start)
+        time.sleep(idle_s)
+        idle = server.rss() - before
+        start = time.monotonic()
+        prompts = [control.prompt(session_id, "hi")["promptId"] for session_id in sessions]
+        lost = sum(not _completed(server, pair) for pair in zip(sessions, prompts, strict=True))
+        finished = count / (time.monotonic() - start)
+        prompted = server.rss() - before
+        return {
+            "created_per_s": created,
+            "prompted_per_s": finished,
+            "lost": lost,
+            "kib_per_idle_session": idle / count / 1024,
+            "kib_per_prompted_session": prompted / count / 1024,
+        }
+
+
+def _completed(server: Server, pair: tuple[str, str]) -> bool:
+    """Whether the session's stream, from its beginning, has `turn_complete` for the prompt."""
+    session_id, prompt_id = pair
+    sock = open_stream(server, f"/session/{session_id}/events", {"Last-Event-ID": "0"})
+    sock.settimeout(10)
+    data = b""
+    try:
+        while b'"type":"turn_complete"' not in data:
+            chunk = sock.recv(65536)
+            if not chunk:
+                return False
+            data += chunk
+        while not data.endswith(b"\n\n") and not data.endswith(b"\n\n\r\n"):
+            data += sock.recv(65536)
+    except TimeoutError:
+        return False
+    finally:
+        sock.close()
+    ending = data[data.index(b'"type":"turn_complete"') :]
+    return prompt_id.encode() in ending
