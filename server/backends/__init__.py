@@ -4,6 +4,7 @@ from server.backends.acp_stdio import AcpAgentRunner, AcpRunnerStatistics, Resta
 from server.backends.demo import DemoRunner
 from server.backends.emitter import Emitter
 from server.backends.handler import Handler, HandlerRunner
+from server.backends.openai import OpenAIRunner
 from server.backends.settings import Mode, Model
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "HandlerRunner",
     "Mode",
     "Model",
+    "OpenAIRunner",
     "RestartPolicy",
 ]
