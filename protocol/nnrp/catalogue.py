@@ -11,7 +11,7 @@ from protocol.nnrp.header import Header
 from protocol.nnrp.messages import MESSAGES, Message
 from protocol.registry import Direction, Entry, Registry
 
-__all__ = ["CATALOGUE", "check_ids"]
+__all__ = ["CATALOGUE", "ID_RULES", "IdRule"]
 
 _C, _S, _B = Direction.TO_SERVER, Direction.TO_CLIENT, Direction.BOTH
 _EXTENSIONS = "empty or a control extension block"
@@ -228,7 +228,7 @@ def _ping(header: Header, metadata: Any, strict: bool) -> None:
     _frame_zero(header)
 
 
-_ID_RULES: dict[MessageType, IdRule] = {
+ID_RULES: dict[MessageType, IdRule] = {
     MessageType.CLIENT_HELLO: _connection,
     MessageType.SERVER_HELLO_ACK: _hello_ack,
     MessageType.SESSION_PATCH: _session,
@@ -255,11 +255,7 @@ _ID_RULES: dict[MessageType, IdRule] = {
     MessageType.PING: _ping,
     MessageType.PONG: _ping,
 }
+"""Each refuses ids in the header that do not fit the message (nnrp-wire 3.2).
 
-
-def check_ids(header: Header, metadata: Message, strict: bool) -> None:
-    """Refuse ids in the header that do not fit the message (nnrp-wire 3.2).
-
-    A FRAME_CANCEL with frame_id 0 passes here: only its body tells whether that is allowed.
-    """
-    _ID_RULES[header.msg_type](header, metadata, strict)
+A FRAME_CANCEL with frame_id 0 passes here: only its body tells whether that is allowed.
+"""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, NoReturn
 
 from protocol.errors import Reach
-from protocol.layout import Check, Constant, Violation, layout, named, raw4, u8, u16, u32, u64
+from protocol.layout import Check, Constant, Violation, named, raw4, u8, u16, u32, u64
+from protocol.layout_codec import layout
 from protocol.nnrp.enums import ErrorCode, HeaderFlags, MessageType
 from protocol.nnrp.errors import NnrpError, Outcome, wire_code
 from protocol.nnrp.record import Record
@@ -19,7 +20,7 @@ MAX_META_BYTES = 4096
 U32_MAX = 0xFFFF_FFFF
 
 
-@layout("HEADER", "3", "[p1-doc][rs3][py3]")
+@layout("HEADER", "3", "[p1-doc][rs3][py3]", fold=8)
 class Header(Record, frozen=True, gc=False):
     """What every packet starts with. Lengths are in bytes."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from protocol.layout import layout, u32
+from protocol.layout import u32
+from protocol.layout_codec import layout
 from protocol.nnrp.enums import CacheAckStatus, CachePutFlags, InvalidateScope, MessageType, ObjectKind
 from protocol.nnrp.record import Message
 

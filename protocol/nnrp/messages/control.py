@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from protocol.layout import Check, Reserved, layout, u32, u64
+from protocol.layout import Check, Reserved, u32, u64
+from protocol.layout_codec import layout
 from protocol.nnrp.enums import ErrorScope, MessageType, TransportId
 from protocol.nnrp.record import Message
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
-from protocol.layout import Check, Loose, Reserved, layout, u8, u16, u32, u64, zero_unless
+from protocol.layout import Check, Loose, Reserved, u8, u16, u32, u64, zero_unless
+from protocol.layout_codec import layout
 from protocol.nnrp.enums import (
     BudgetPolicy,
     InputProfile,
