@@ -80,6 +80,10 @@ class CacheLimits:
     default_ttl_ms: int = 30_000
     max_ttl_ms: int = 3_600_000
 
+    def with_default(self, ttl_ms: int) -> CacheLimits:
+        """The same bounds with the default that a session agreed on."""
+        return attrs.evolve(self, default_ttl_ms=min(ttl_ms, self.max_ttl_ms))
+
 
 @attrs.frozen(slots=True)
 class CacheStatistics:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from protocol.errors import Reach
 from protocol.nnrp.enums import CancelScopeKind, OperationState, PriorityClass, SessionState
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
-from protocol.nnrp.machines.credit import Applied, CreditUpdate, Hold, Window, session_limit
+from protocol.nnrp.machines.credit import UNLIMITED, Applied, CreditUpdate, Hold, Window, session_limit
 from protocol.nnrp.machines.operation import Operation, OperationEffect
 from protocol.nnrp.machines.operations import OperationTable
+from protocol.nnrp.machines.schemas import SchemaBinding
 from protocol.nnrp.machines.session_table import SESSION, SessionEffect, SessionInput
 from protocol.nnrp.machines.terms import SessionTerms
 from protocol.nnrp.vendor import SubmitContext
@@ -64,6 +65,7 @@ class Session:
     """
 
     __slots__ = (
+        "_binding",
         "_connection_window",
         "_next_frame",
         "_operation_windows",
@@ -107,6 +109,7 @@ class Session:
         """Results that came after their operation had ended."""
         self.attachment: object = None
         self._connection_window = connection_window
+        self._binding: SchemaBinding | None = None
         self._operations: OperationTable | None = None
         self._operation_windows: dict[int, Window] | None = None
         self._next_frame = 1
@@ -138,6 +141,18 @@ class Session:
     def next_frame_id(self) -> int:
         """The frame id the next ``start`` will take unless told otherwise."""
         return self._next_frame
+
+    @property
+    def binding(self) -> SchemaBinding:
+        """What payload descriptors are bound with."""
+        if self._binding is None:
+            self._binding = self.terms.binding
+        return self._binding
+
+    def owns_live(self, operation_id: int) -> bool:
+        """Whether the operation is in flight and has not ended: it may then own a lease."""
+        operation = None if self._operations is None else self._operations.get(operation_id)
+        return operation is not None and not operation.settled and not operation.ended
 
     def hold(self, *, parent_id: int = 0, priority: PriorityClass | None = None) -> Hold | None:
         """Why one more operation may not start now in the connection, the session or above it in the tree; None: go."""
@@ -310,6 +325,13 @@ class Session:
             self._settle(operation)
             operation.abandoned = True
         return left
+
+    def abandon_credit(self) -> None:
+        """The session goes elsewhere with its operations: they no longer count on this connection."""
+        for _ in range(self.in_flight):
+            self._connection_window.release()
+        self._connection_window = Window(UNLIMITED)
+        self._connection_window.in_flight = self.in_flight
 
     def apply_credit(
         self, operation_id: int, update: CreditUpdate, now: float, *, reverse: bool, tolerance: float = 0.0

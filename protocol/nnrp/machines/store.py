@@ -44,7 +44,14 @@ class ObjectStore:
         live_operation: Callable[[int], bool],
     ) -> None:
         self.schemas = SchemaRegistry(base)
-        self.cache = ObjectCache(self.schemas, limits, leases_allowed=leases_allowed, live_operation=live_operation)
+        self.cache = ObjectCache(
+            self.schemas,
+            limits,
+            leases_allowed=leases_allowed,
+            live_operation=live_operation,
+            lease_ended=self._lease_ended,
+        )
+        self._leased: dict[CacheKey, tuple[int, int]] = {}
 
     def put(self, message: CachePut, content: bytes, meta: ObjectMetaEntry | None, now: float) -> PutAnswer:
         """Carry out a CACHE_PUT. Schema kinds are installed in the registry, everything else is cached."""

@@ -1,0 +1,157 @@
+"""The machine of one connection: packets in, events and messages out. No socket, no clock, the same for both sides.
+
+Driving it::
+
+    connection = Connection(Side.SERVER, now=now(), schemas=builtin_registry())
+    for raw in splitter.receive_data(data):                      # framing faults: receive_violation(error)
+        header = raw.header
+        try:
+            packet = raw.decode(strict=connection.strict, granted=connection.granted(header.session_id))
+        except NnrpError as error:
+            connection.receive_violation(error, header)
+        else:
+            try:
+                event = connection.receive(packet, now())
+            except NnrpError:                                    # reported to the peer already
+                ...                                              # log; look at connection.closed
+            else:
+                ...                                              # act on the event
+    for outgoing in connection.messages():
+        write(outgoing.encode())
+    # connection.closed: send what is left, close the transport
+    # a timer: when now() >= connection.next_deadline(): events = connection.handle_deadline(now())
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from protocol.nnrp.catalogue import CATALOGUE
+from protocol.nnrp.enums import ConnectionState, MessageType
+from protocol.nnrp.errors import NnrpError
+from protocol.nnrp.machines.events import EndCause, Event, SessionCloseProgress
+from protocol.nnrp.machines.layers.core import ConnectionCounters, ConnectionLimits, Side
+from protocol.nnrp.machines.layers.data import DataFlow
+from protocol.nnrp.machines.outgoing import Outgoing
+from protocol.nnrp.messages import Ping
+from protocol.nnrp.packet import Packet
+from protocol.registry import Direction
+
+__all__ = ["Connection", "ConnectionCounters", "ConnectionLimits", "Side"]
+
+_HANDLERS: dict[MessageType, str] = {
+    MessageType.CLIENT_HELLO: "_on_hello",
+    MessageType.SERVER_HELLO_ACK: "_on_hello_ack",
+    MessageType.SESSION_PATCH: "_on_patch",
+    MessageType.SESSION_PATCH_ACK: "_on_patch_ack",
+    MessageType.CLOSE: "_on_close",
+    MessageType.ERROR: "_on_error",
+    MessageType.SESSION_OPEN: "_on_session_open",
+    MessageType.SESSION_OPEN_ACK: "_on_session_open_ack",
+    MessageType.SESSION_CLOSE: "_on_session_close",
+    MessageType.SESSION_CLOSE_ACK: "_on_session_close_ack",
+    MessageType.FRAME_SUBMIT: "_on_submit",
+    MessageType.FRAME_CANCEL: "_on_cancel",
+    MessageType.RESULT_PUSH: "_on_result",
+    MessageType.RESULT_DROP: "_on_drop",
+    MessageType.CACHE_PUT: "_on_cache_put",
+    MessageType.CACHE_ACK: "_on_cache_ack",
+    MessageType.CACHE_INVALIDATE: "_on_cache_invalidate",
+    MessageType.FLOW_UPDATE: "_on_flow",
+    MessageType.RESULT_HINT: "_on_hint",
+    MessageType.TRANSPORT_PROBE: "_on_probe",
+    MessageType.TRANSPORT_PROBE_ACK: "_on_probe_ack",
+    MessageType.SESSION_MIGRATE: "_on_migrate",
+    MessageType.SESSION_MIGRATE_ACK: "_on_migrate_ack",
+    MessageType.PING: "_on_ping",
+    MessageType.PONG: "_on_pong",
+}
+
+Handler = Callable[[Any, Packet, float], Event]
+
+
+def _wrong_direction(connection: Connection, packet: Packet, now: float) -> Event:
+    raise connection._bad_state(packet.header, "this message goes the other way")
+
+
+class Connection(DataFlow):
+    """One transport connection of one side.
+
+    Methods are of four kinds: getters; things that happened (``receive``, ``receive_violation``, ``receive_eof``,
+    ``lose_transport``, ``handle_deadline``); things the application wants; things to collect (``messages``,
+    ``next_deadline``). What breaks the rules of the peer raises `NnrpError` after the machine has queued the ERROR and
+    taken the consequences; what breaks ours raises `NnrpLocalError`, and nothing has happened.
+    """
+
+    __slots__ = ()
+
+    def receive(self, packet: Packet, now: float) -> Event:
+        """Take in one decoded packet and say what it means. Raises NnrpError for what is not legal now."""
+        kind = packet.header.msg_type
+        self._last_received = now
+        self._peer_sent |= 1 << kind
+        try:
+            if self.state is ConnectionState.CLOSED:
+                raise self._bad_state(packet.header)
+            return _DISPATCH[self.side][kind](self, packet, now)
+        except NnrpError as error:
+            self._refuse(error, packet.header)
+            raise
+
+    def handle_deadline(self, now: float) -> list[SessionCloseProgress]:
+        """Time has come to ``now``: end what is over, cut drains, keep alive. The events are to be acted on."""
+        if self.closed:
+            return []
+        if self.state in (ConnectionState.INIT, ConnectionState.NEGOTIATING):
+            if now >= self._created_at + self.limits.handshake_timeout:
+                self._end(EndCause.HANDSHAKE_TIMEOUT)
+            return []
+        if now >= self._last_received + self.limits.idle_timeout:
+            self._end(EndCause.IDLE_TIMEOUT)
+            return []
+        events = self._close_deadlines(now)
+        for store in list(self._stores.values()):
+            store.cache.handle_deadline(now)
+        if self.state is ConnectionState.DRAINING and now >= self._drain_deadline:
+            self._finish_drain()
+        elif now >= self._keepalive_at() and self.may_send(MessageType.PING):
+            self._last_sent = now
+            self._outbox.append(Outgoing(Ping()))
+        return events
+
+    def next_deadline(self) -> float:
+        """The monotonic instant at which ``handle_deadline`` is wanted, ``math.inf`` for never. It moves with every
+        packet, always later by itself: a timer that comes early asks again."""
+        if self.closed:
+            return math.inf
+        if self.state in (ConnectionState.INIT, ConnectionState.NEGOTIATING):
+            return self._created_at + self.limits.handshake_timeout
+        leases = min((store.cache.next_deadline() for store in self._stores.values()), default=math.inf)
+        return min(
+            self._last_received + self.limits.idle_timeout,
+            self._drain_deadline if self.state is ConnectionState.DRAINING else math.inf,
+            self._keepalive_at() if self.may_send(MessageType.PING) else math.inf,
+            self._next_close_deadline(),
+            leases,
+        )
+
+    def _keepalive_at(self) -> float:
+        return self._last_sent + self.limits.keepalive_interval
+
+    def note_sent(self, now: float) -> None:
+        """Something was written: keepalive counts from here."""
+        self._last_sent = now
+
+
+def _handlers_of(side: Side) -> dict[MessageType, Handler]:
+    """Who takes what: messages of the other direction are refused in every state."""
+    incoming = Direction.TO_SERVER if side is Side.SERVER else Direction.TO_CLIENT
+    return {
+        kind: getattr(Connection, name) if CATALOGUE[kind].direction in (incoming, Direction.BOTH) else _wrong_direction
+        for kind, name in _HANDLERS.items()
+    }
+
+
+_DISPATCH: dict[Side, dict[MessageType, Handler]] = {side: _handlers_of(side) for side in Side}

@@ -1,0 +1,347 @@
+"""Submits, cancels, results and credit (nnrp-wire 7.11 – 7.17, 10, 13.4, 13.6)."""
+
+from __future__ import annotations
+
+from protocol.errors import Reach
+from protocol.nnrp.bodies import DataBody
+from protocol.nnrp.descriptors import TypedPayloadDescriptor
+from protocol.nnrp.enums import (
+    BackpressureLevel,
+    CancelReason,
+    CancelScopeKind,
+    DescriptorFlags,
+    ExtType,
+    FlowFlags,
+    FlowScope,
+    LeaseOwnerScope,
+    MessageType,
+    OperationFeatures,
+    OperationState,
+    UpdateReason,
+)
+from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
+from protocol.nnrp.extensions import ControlExtension, pack_extensions
+from protocol.nnrp.machines.connection_table import ConnectionInput
+from protocol.nnrp.machines.credit import Applied, CreditUpdate, Window
+from protocol.nnrp.machines.events import (
+    CancelReceived,
+    DropReceived,
+    FlowReceived,
+    HintReceived,
+    Ignored,
+    IgnoredBecause,
+    ResultReceived,
+    SubmitReceived,
+)
+from protocol.nnrp.machines.layers.caching import CacheFlow
+from protocol.nnrp.machines.layers.core import Side
+from protocol.nnrp.machines.operation import Operation
+from protocol.nnrp.machines.outgoing import Outgoing
+from protocol.nnrp.machines.reading import (
+    cancel_scope,
+    drop_state,
+    expectations,
+    legacy_descriptors,
+    result_state,
+    submit_context,
+)
+from protocol.nnrp.machines.schemas import SchemaRegistry
+from protocol.nnrp.machines.session import Delivery, Ending, Session
+from protocol.nnrp.machines.session_table import SessionInput
+from protocol.nnrp.messages import FlowUpdate, FrameCancel, FrameSubmit, ResultHint
+from protocol.nnrp.packet import Packet
+from protocol.nnrp.vendor import CancelScope, SubmitContext
+
+__all__ = ["DataFlow"]
+
+_OVERRIDE = int(DescriptorFlags.SCHEMA_OVERRIDE)
+
+
+class DataFlow(CacheFlow):
+    __slots__ = ()
+
+    # Things the application wants: submitting end
+
+    def submit(
+        self,
+        session: Session,
+        now: float,
+        *,
+        frame_id: int = 0,
+        view_id: int = 0,
+        latency_budget_ms: int = 0,
+        context: SubmitContext | None = None,
+    ) -> Operation:
+        """Start an operation; the caller then sends the FRAME_SUBMIT with ``operation.frame_id``. Raises NnrpLocalError
+        when there is no credit (ask ``session.hold`` first), the session is not open, or the ids are used."""
+        self._step_ours(ConnectionInput.WORK, MessageType.FRAME_SUBMIT)
+        if context is not None and not session.terms.tree:
+            raise NnrpLocalError(Outcome.BAD_STATE, "submit_context was not granted", subject="FRAME_SUBMIT")
+        return session.start(
+            now, frame_id=frame_id, view_id=view_id, latency_budget_ms=latency_budget_ms, context=context
+        )
+
+    def cancel(
+        self,
+        session: Session,
+        scope: CancelScopeKind = CancelScopeKind.OPERATION,
+        *,
+        operation_id: int = 0,
+        group_id: int = 0,
+        reason: CancelReason = CancelReason.UNSPECIFIED,
+    ) -> tuple[Operation, ...]:
+        """Cancel what the scope reaches: locally at once, and at the peer.
+
+        Where the wider scopes were not granted they are carried out here: one FRAME_CANCEL for each operation reached.
+        The operations stay in flight until their terminal message comes.
+        """
+        reached = session.cancel(scope, operation_id, group_id)
+        if session.terms.grants(OperationFeatures.CANCEL_SCOPE):
+            self._queue_scoped_cancel(session, scope, operation_id, group_id, reason)
+            return reached
+        for operation in reached:
+            self._queue(Outgoing(FrameCancel(), session.session_id, operation.frame_id, operation.view_id))
+        return reached
+
+    # Things the application wants: end that carries out
+
+    def progress(self, session: Session, operation: Operation, wanted: OperationState) -> bool:
+        """See `Session.progress`. When true the caller sends its partial result or state."""
+        going = session.progress(operation, wanted)
+        self.counters.late_results += not going
+        return going and not self.closed
+
+    def finish(self, session: Session, operation: Operation, wanted: OperationState, now: float) -> Ending:
+        """See `Session.finish`. The caller sends the one terminal message this names, before ``messages()``, which may
+        hold the answer to a close that waited for this operation."""
+        if session.store is not None:
+            session.store.cache.end_owner(LeaseOwnerScope.OPERATION, operation.operation_id)
+        ending = session.finish(operation, wanted)
+        if self.closed:
+            return Ending.SILENT
+        if session.closing is not None or self.close_received or self.close_sent:
+            self._after_settle(session, now)
+        return ending
+
+    def cancel_here(
+        self, session: Session, scope: CancelScopeKind, operation_id: int = 0, group_id: int = 0
+    ) -> tuple[Operation, ...]:
+        """The carrying-out end cancels by itself, without a message: deadline, shutdown, policy. Each operation reached
+        still gets its one terminal message through ``finish``."""
+        return session.cancel(scope, operation_id, group_id)
+
+    def send_hint(self, session: Session, hint: ResultHint, frame_id: int = 0) -> None:
+        self._step_ours(ConnectionInput.TRAFFIC, MessageType.RESULT_HINT)
+        session.step(SessionInput.TRAFFIC, "RESULT_HINT")
+        self._queue(Outgoing(hint, session.session_id, frame_id))
+
+    # Things the application wants: either end
+
+    def update_credit(
+        self,
+        now: float,
+        *,
+        session: Session | None = None,
+        operation_id: int = 0,
+        credit: int | None = None,
+        reason: UpdateReason = UpdateReason.GRANT,
+        level: BackpressureLevel = BackpressureLevel.NONE,
+        background_only: bool = False,
+        drain_only: bool = False,
+        retry_after_ms: int | None = None,
+    ) -> FlowUpdate:
+        """Grant, narrow or stop. The scope is the connection, ``session``, or an operation of it; the epoch is the next
+        of that scope. ``credit`` None leaves the window as it is."""
+        flags = (
+            int(FlowFlags.CREDIT_VALID) * (credit is not None)
+            | int(FlowFlags.RETRY_AFTER_VALID) * (retry_after_ms is not None)
+            | int(FlowFlags.BACKGROUND_ONLY) * background_only
+            | int(FlowFlags.DRAIN_IN_FLIGHT_ONLY) * drain_only
+        )
+        self._step_ours(ConnectionInput.TRAFFIC, MessageType.FLOW_UPDATE)
+        scope, field = _scope(session, operation_id)
+        message = FlowUpdate(
+            scope_kind=scope,
+            update_reason=reason,
+            backpressure_level=level,
+            operation_id=operation_id,
+            retry_after_ms=retry_after_ms or 0,
+            credit_epoch=self._last_epoch(session, operation_id) + 1,
+            flow_flags=FlowFlags(flags),
+        ).replace(**{field: credit or 0})
+        self._queue(Outgoing(message, 0 if session is None else session.session_id))
+        self._apply(session, message, now, ours=True)
+        return message
+
+    # Things that happened
+
+    def _on_submit(self, packet: Packet, now: float) -> SubmitReceived:
+        self._step(ConnectionInput.WORK, packet.header)
+        before = self.reserved_session_id
+        session = self._find_or_open(packet)
+        header = packet.header
+        metadata = packet.metadata
+        assert isinstance(metadata, FrameSubmit)
+        context = submit_context(packet) if session.terms.tree else None
+        if session.open:
+            self._check_payload(session, packet, now)
+        replaced = None
+        if context is not None and context.supersedes_operation_id:
+            replaced = session.operations.get(context.supersedes_operation_id)
+            if replaced is not None and replaced.ended:
+                replaced = None
+        operation = session.accept(
+            now,
+            header.frame_id,
+            view_id=header.view_id,
+            latency_budget_ms=metadata.latency_budget_ms,
+            context=context,
+        )
+        if not self.strict and legacy_descriptors(packet):
+            session.legacy_descriptors = True
+        return SubmitReceived(session, operation, packet, replaced, self.reserved_session_id != before)
+
+    def _on_cancel(self, packet: Packet, now: float) -> CancelReceived | Ignored:
+        self._step(ConnectionInput.TRAFFIC, packet.header)
+        session = self._find_or_open(packet)
+        wanted = cancel_scope(packet)
+        scope, operation_id, group_id, reason = CancelScopeKind.OPERATION, 0, 0, CancelReason.UNSPECIFIED
+        if wanted is not None:
+            scope, reason = wanted.cancel_scope, wanted.reason
+            operation_id, group_id = wanted.operation_id, wanted.operation_group_id
+        else:
+            target = session.operations.of_frame(packet.header.frame_id) if session.in_flight else None
+            operation_id = 0 if target is None else target.operation_id
+        try:
+            return CancelReceived(session, session.cancel(scope, operation_id, group_id), reason)
+        except NnrpError as error:
+            if error.outcome is not Outcome.UNKNOWN_OPERATION:
+                raise
+            self.counters.ignored_cancels += 1
+            return Ignored(packet, IgnoredBecause.UNKNOWN_CANCEL_TARGET)
+
+    def _on_result(self, packet: Packet, now: float) -> ResultReceived:
+        self._step(ConnectionInput.TRAFFIC, packet.header)
+        session = self._find(packet)
+        state = result_state(packet)
+        operation, delivery = session.receive_result(packet.header.frame_id, state)
+        if delivery is Delivery.LATE:
+            self.counters.late_results += 1
+        if operation.settled:
+            self._after_settle(session, now)
+        return ResultReceived(session, operation, packet, delivery, state)
+
+    def _on_drop(self, packet: Packet, now: float) -> DropReceived:
+        self._step(ConnectionInput.TRAFFIC, packet.header)
+        session = self._find(packet)
+        operation = session.receive_drop(packet.header.frame_id, drop_state(packet))
+        self._after_settle(session, now)
+        return DropReceived(session, operation, packet)
+
+    def _on_hint(self, packet: Packet, now: float) -> HintReceived:
+        self._step(ConnectionInput.TRAFFIC, packet.header)
+        return HintReceived(self._find(packet) if packet.header.session_id else None, packet)
+
+    def _on_flow(self, packet: Packet, now: float) -> FlowReceived:
+        self._step(ConnectionInput.TRAFFIC, packet.header)
+        message = packet.metadata
+        assert isinstance(message, FlowUpdate)
+        session = None
+        if message.scope_kind is not FlowScope.CONNECTION:
+            session = self._find_or_open(packet)
+            session.step(SessionInput.TRAFFIC, "FLOW_UPDATE")
+        applied = self._apply(session, message, now, ours=False)
+        if applied is Applied.STALE:
+            self.counters.stale_updates += 1
+        return FlowReceived(session, packet, applied)
+
+    # Inside
+
+    def _check_payload(self, session: Session, packet: Packet, now: float) -> None:
+        """Schemas and references of a submit, before anything starts: their failures cost the frame only (8.4, 11.4)."""
+        content = packet.content
+        if not isinstance(content, DataBody):
+            return
+        regions = content.regions
+        if session.store is not None and (regions.payloads or regions.references):
+            session.store.cache.handle_deadline(now)
+        for payload in regions.payloads:
+            descriptor = payload.descriptor
+            if isinstance(descriptor, TypedPayloadDescriptor):
+                self._registry(session).bind(
+                    descriptor.profile_id,
+                    descriptor.schema_id,
+                    descriptor.schema_version,
+                    override=bool(descriptor.descriptor_flags & _OVERRIDE),
+                    session=session.binding,
+                )
+        if regions.references:
+            self._check_references(session, packet, now)
+
+    def _check_references(self, session: Session, packet: Packet, now: float) -> None:
+        content = packet.content
+        assert isinstance(content, DataBody)
+        expected = expectations(packet)
+        for index, reference in enumerate(content.regions.references):
+            wanted = expected[index] if index < len(expected) else None
+            code = self._find_object(session, reference, wanted, now)
+            if code is not None:
+                raise NnrpError(
+                    Outcome.BAD_STATE,
+                    f"object reference {index}: {code.name.lower()}",
+                    subject="OBJECT_REFERENCE",
+                    code=int(code),
+                    reach=Reach.OPERATION,
+                    session_id=session.session_id,
+                    frame_id=packet.header.frame_id,
+                )
+
+    def _registry(self, session: Session) -> SchemaRegistry:
+        return self.schemas if session.store is None else session.store.schemas
+
+    def _queue_scoped_cancel(
+        self, session: Session, scope: CancelScopeKind, operation_id: int, group_id: int, reason: CancelReason
+    ) -> None:
+        target = session.operations.get(operation_id) if operation_id else None
+        value = CancelScope(scope, reason, operation_id, group_id)
+        body = pack_extensions([ControlExtension.of(ExtType.CANCEL_SCOPE, value)])
+        frame_id = 0 if target is None else target.frame_id
+        self._queue(Outgoing(FrameCancel(), session.session_id, frame_id, body=body))
+
+    def _last_epoch(self, session: Session | None, operation_id: int) -> int:
+        window: Window | None
+        if self.side is Side.CLIENT:
+            window = self.reverse if session is None else session.reverse
+        elif session is None:
+            window = self.window
+        else:
+            window = session.operation_window(operation_id) if operation_id else session.window
+        return 0 if window is None else max(window.epoch, 0)
+
+    def _apply(self, session: Session | None, message: FlowUpdate, now: float, *, ours: bool) -> Applied:
+        _, field = _scope(session, message.operation_id)
+        update = CreditUpdate(
+            message.credit_epoch,
+            getattr(message, field),
+            message.update_reason,
+            message.backpressure_level,
+            message.flow_flags,
+            message.retry_after_ms,
+        )
+        reverse = (self.side is Side.CLIENT) is ours
+        tolerance = self.limits.reduction_tolerance if ours else 0.0
+        if session is not None:
+            return session.apply_credit(message.operation_id, update, now, reverse=reverse, tolerance=tolerance)
+        if not reverse:
+            return self.window.apply(update, now, tolerance=tolerance)
+        if self.reverse is None:
+            self.reverse = Window(update.credit)
+        return self.reverse.apply(update, now)
+
+
+def _scope(session: Session | None, operation_id: int) -> tuple[FlowScope, str]:
+    if session is None:
+        return FlowScope.CONNECTION, "connection_credit"
+    if operation_id:
+        return FlowScope.OPERATION, "operation_credit"
+    return FlowScope.SESSION, "session_credit"
