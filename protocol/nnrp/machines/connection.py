@@ -3,19 +3,17 @@
 Driving it::
 
     connection = Connection(Side.SERVER, now=now(), schemas=builtin_registry())
-    for raw in splitter.receive_data(data):                      # framing faults: receive_violation(error)
-        header = raw.header
-        try:
-            packet = raw.decode(strict=connection.strict, granted=connection.granted(header.session_id))
-        except NnrpError as error:
-            connection.receive_violation(error, header)
-        else:
+    splitter.receive_data(data)
+    try:
+        for raw in splitter.packets():
             try:
-                event = connection.receive(packet, now())
+                event = connection.receive_raw(raw, now())
             except NnrpError:                                    # reported to the peer already
                 ...                                              # log; look at connection.closed
             else:
                 ...                                              # act on the event
+    except NnrpError as error:                                   # the framing is lost
+        connection.receive_violation(error)
     for outgoing in connection.messages():
         write(outgoing.encode())
     # connection.closed: send what is left, close the transport
@@ -31,12 +29,14 @@ from typing import Any
 from protocol.nnrp.catalogue import CATALOGUE
 from protocol.nnrp.enums import ConnectionState, MessageType
 from protocol.nnrp.errors import NnrpError
+from protocol.nnrp.extensions import NO_FEATURES
+from protocol.nnrp.header import Header
 from protocol.nnrp.machines.events import EndCause, Event, SessionCloseProgress
 from protocol.nnrp.machines.layers.core import ConnectionCounters, ConnectionLimits, Side
 from protocol.nnrp.machines.layers.data import DataFlow
 from protocol.nnrp.machines.outgoing import Outgoing
 from protocol.nnrp.messages import Ping
-from protocol.nnrp.packet import Packet
+from protocol.nnrp.packet import Packet, RawPacket
 from protocol.registry import Direction
 
 __all__ = ["Connection", "ConnectionCounters", "ConnectionLimits", "Side"]
@@ -69,6 +69,8 @@ _HANDLERS: dict[MessageType, str] = {
     MessageType.PONG: "_on_pong",
 }
 
+_SESSION_ID = Header.LAYOUT.field("session_id").offset
+
 Handler = Callable[[Any, Packet, float], Event]
 
 
@@ -86,6 +88,20 @@ class Connection(DataFlow):
     """
 
     __slots__ = ()
+
+    def receive_raw(self, raw: RawPacket, now: float) -> Event:
+        """Decode one packet as its session was granted, and take it in. Raises NnrpError as ``receive`` does."""
+        granted = NO_FEATURES
+        if self._extended:
+            start = raw.start + _SESSION_ID
+            granted = self.granted(int.from_bytes(raw.buffer[start : start + 4], "little"))
+        try:
+            packet = raw.decode(strict=self.strict, granted=granted)
+        except NnrpError as error:
+            self._last_received = now
+            self.receive_violation(error, raw.header)
+            raise
+        return self.receive(packet, now)
 
     def receive(self, packet: Packet, now: float) -> Event:
         """Take in one decoded packet and say what it means. Raises NnrpError for what is not legal now."""

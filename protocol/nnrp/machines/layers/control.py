@@ -175,6 +175,7 @@ class SessionControl(Handshake):
         session = Session(session_id, terms, self.window, resumed=resumed)
         self.sessions[session_id] = session
         self._closed_ids.pop(session_id, None)
+        self._extended = self._extended or bool(terms.features)
         if session_id == self.reserved_session_id:
             self.reserved_session_id = 0
         session.adopt(carried)

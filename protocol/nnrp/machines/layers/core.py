@@ -99,6 +99,7 @@ class ConnectionCore:
         "_closing",
         "_created_at",
         "_drain_deadline",
+        "_extended",
         "_last_received",
         "_last_sent",
         "_outbox",
@@ -153,6 +154,7 @@ class ConnectionCore:
         self._last_received = now
         self._last_sent = now
         self._drain_deadline = math.inf
+        self._extended = False
         self._prepare()
 
     def _prepare(self) -> None:
