@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from server.middleware.proxy import TrustedProxies
 from server.security import Policy, Security
 from server.shutdown import Drain
 from server.telemetry import log
-from server.web import create_web
+from server.web import ROUTE_PACKAGES, RoutesMaker, create_web
 from sessions.observer import Observer
 
 __all__ = ["FOREIGN_LOOP", "Application", "EngineOpener"]
@@ -51,8 +51,9 @@ def _open_default_engine(config: Config, observer: Observer) -> AbstractAsyncCon
 class Application:
     """One ASGI callable. ``config`` None: read from the environment at start-up, so that importing a module cannot fail.
 
-    ``loopback`` and ``workers`` say how the server that runs us listens; None: as the configuration says. ``announce`` is
-    called with the one line that must reach the operator: a token made because none was configured (ACP-250).
+    ``loopback`` and ``workers`` say how the server that runs us listens; None: as the configuration says. ``packages``
+    are the route packages to mount, ``routes`` makes further blueprints, mounted after them. ``announce`` is called with
+    the one line that must reach the operator: a token made because none was configured (ACP-250).
     """
 
     def __init__(
@@ -62,6 +63,8 @@ class Application:
         open_engine: EngineOpener = _open_default_engine,
         loopback: bool | None = None,
         workers: int = 1,
+        packages: Sequence[str] = ROUTE_PACKAGES,
+        routes: Sequence[RoutesMaker] = (),
         announce: Callable[[str], object] = _announce,
     ) -> None:
         self._config = config
@@ -69,6 +72,8 @@ class Application:
         self._loopback = loopback
         self._workers = workers
         self._announce = announce
+        self._packages = packages
+        self._routes = routes
         self._handler: App | None = None
         self.drain = Drain()
         self.guard_policy = GuardPolicy(self.drain)
@@ -102,7 +107,7 @@ class Application:
         metrics = Metrics()
         async with self._open_engine(config, metrics) as engine:
             ground = Ground(config=config, engine=engine, drain=self.drain, guard=self.guard_policy, metrics=metrics)
-            async with create_web(ground) as web, trio.open_nursery() as nursery:
+            async with create_web(ground, self._packages, self._routes) as web, trio.open_nursery() as nursery:
                 nursery.start_soon(self._drain_engine, engine, min(_ENGINE_DRAIN, config.drain_ms / 2000))
                 self._handler = self._wrap(web, config)
                 try:

@@ -304,4 +304,4 @@ class GuardedTCPServer(TCPServer):
 
 def install() -> None:
     """Put the guard under every hypercorn server of this process that runs on Trio. Idempotent."""
-    vars(hypercorn.trio.run)["TCPServer"] = GuardedTCPServer
+    setattr(hypercorn.trio.run, "TCPServer", GuardedTCPServer)  # noqa: B010  # the name is not part of its public face

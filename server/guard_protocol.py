@@ -1,7 +1,9 @@
-"""The protocol of one connection: HTTP/1.1 or HTTP/2, with two holes of the library's HTTP/2 side mended.
+"""The protocol of one connection: HTTP/1.1 or HTTP/2, with four holes of the library mended.
 
-* DATA for a stream that has been answered already is refused for that stream, instead of failing the connection.
-* A response that ends before its body is complete resets its stream: the peer would wait for the rest for ever.
+* HTTP/2 DATA for a stream that has been answered already is refused for that stream, instead of failing the connection.
+* An HTTP/2 response that ends before its body is complete resets its stream: the peer would wait for the rest for ever.
+* A writer waits while an HTTP/2 peer keeps its window closed; the library lets it go on, into memory.
+* A WebSocket upgrade that was refused ends the connection and the application's task; the library forgets both.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from typing import Any
 
 import h2.errors
 import h2.exceptions
-from hypercorn.events import Event, RawData
+from hypercorn.events import Closed, Event, RawData
 from hypercorn.protocol.events import Body, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
-from hypercorn.protocol.h2 import H2Protocol
+from hypercorn.protocol.h2 import BUFFER_HIGH_WATER, BUFFER_LOW_WATER, BufferCompleteError, H2Protocol, StreamBuffer
 from hypercorn.protocol.h11 import H2CProtocolRequiredError, H2ProtocolAssumedError, H11Protocol
+from hypercorn.protocol.ws_stream import WSStream
 
 __all__ = ["GuardedProtocol"]
 
@@ -36,6 +39,7 @@ class GuardedProtocol:
         send: Callable[[Event], Awaitable[None]],
         alpn: str | None,
     ) -> None:
+        self._send = send
         self._parts = (app, config, context, tasks, state, tls, client, server, send)
         self._protocol: H11Protocol | _Http2
         self._protocol = _Http2(*self._parts) if alpn == "h2" else H11Protocol(*self._parts)
@@ -55,6 +59,7 @@ class GuardedProtocol:
     async def handle(self, event: Event) -> None:
         try:
             await self._protocol.handle(event)
+            await self._end_refused_upgrade()
         except H2ProtocolAssumedError as change:
             protocol = self._protocol = _Http2(*self._parts)
             await protocol.initiate()
@@ -63,6 +68,13 @@ class GuardedProtocol:
             protocol = self._protocol = _Http2(*self._parts)
             await protocol.initiate(change.headers, change.settings)
             await self._go_on(change.data)
+
+    async def _end_refused_upgrade(self) -> None:
+        stream = self._protocol.stream if isinstance(self._protocol, H11Protocol) else None
+        if isinstance(stream, WSStream) and stream.closed and not stream.handshake.accepted:
+            # Open again for one message: the application is to hear of the end.
+            stream.closed = False
+            await self._send(Closed())
 
     async def _go_on(self, data: bytes) -> None:
         if data:
@@ -73,6 +85,14 @@ class _Http2(H2Protocol):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.streams = _Streams(self)
+        self.stream_buffers = _Buffers(self.context.event_class)
+
+    async def handle(self, event: Event) -> None:
+        await super().handle(event)
+        if isinstance(event, Closed):
+            # Whoever waits for the peer to take something is released: it never will.
+            for buffer in self.stream_buffers.values():
+                await buffer.close()
 
     async def stream_send(self, event: StreamEvent) -> None:
         if isinstance(event, StreamClosed):
@@ -93,6 +113,37 @@ class _Http2(H2Protocol):
         self.reset(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
         await buffer.close()
         await self._flush()
+
+
+class _Buffers(dict[int, StreamBuffer]):
+    """Outgoing bytes per stream; what is put in is replaced by a buffer that makes its writer wait."""
+
+    def __init__(self, event_class: Any) -> None:
+        super().__init__()
+        self._event_class = event_class
+
+    def __setitem__(self, stream_id: int, _: StreamBuffer) -> None:
+        super().__setitem__(stream_id, _Buffer(self._event_class))
+
+
+class _Buffer(StreamBuffer):
+    async def push(self, data: bytes) -> None:
+        if self._complete:
+            raise BufferCompleteError
+        self.buffer.extend(data)
+        await self._is_empty.clear()
+        if len(self.buffer) >= BUFFER_HIGH_WATER:
+            await self._paused.clear()
+            await self._paused.wait()
+
+    async def pop(self, max_length: int) -> bytes:
+        data = bytes(self.buffer[:max_length])
+        del self.buffer[: len(data)]
+        if len(self.buffer) < BUFFER_LOW_WATER:
+            await self._paused.set()
+        if not self.buffer:
+            await self._is_empty.set()
+        return data
 
 
 class _Streams(dict[int, Any]):

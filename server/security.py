@@ -6,7 +6,6 @@ The same three questions for HTTP requests and for WebSocket upgrades; only the 
 from __future__ import annotations
 
 import base64
-import binascii
 import enum
 import hmac
 from collections.abc import Iterable
@@ -74,7 +73,7 @@ class Policy:
 
     # The three questions
 
-    def host_is_fine(self, host: str | None, port: int, tls: bool) -> bool:
+    def host_is_fine(self, host: str | None, port: int) -> bool:
         """ACP-252: against DNS rebinding, which needs a foreign name in ``Host``."""
         if not self.loopback:
             return True
@@ -159,7 +158,7 @@ class Security:
         origins = headers(scope, b"origin")
         # The server's own pages are not foreign: their header is ignored before anything looks at it (ACP-255).
         origins = [origin for origin in origins if not self._policy.is_own_origin(origin, port, tls)]
-        if not self._policy.host_is_fine(header(scope, b"host"), port, tls):
+        if not self._policy.host_is_fine(header(scope, b"host"), port):
             return Verdict.BAD_HOST, None
         if not origins:
             return Verdict.FINE, None
@@ -180,7 +179,9 @@ def _split(host: str) -> tuple[str, str | None]:
     """Name and port of a Host header; the brackets of an IPv6 address stay on."""
     if host.startswith("["):
         name, bracket, rest = host.partition("]")
-        return name + bracket, rest[1:] if rest.startswith(":") else rest or None
+        if rest and not rest.startswith(":"):
+            return host, None
+        return name + bracket, rest[1:] or None
     name, colon, port = host.partition(":")
     return name, port if colon else None
 
@@ -209,7 +210,7 @@ def _carried_tokens(subprotocols: Iterable[str]) -> tuple[list[str], list[str]]:
         raw = name.removeprefix(prefix)
         try:
             tokens.append(base64.b64decode(raw + "=" * (-len(raw) % 4), altchars=b"-_", validate=True).decode())
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             # Not a token: as good as a wrong one.
             continue
     return tokens, offered

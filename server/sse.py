@@ -93,14 +93,11 @@ class SseBody(ResponseBody):
             self._drain.watch(waiting)
             try:
                 chunk = await self._read()
+                self._ended = chunk is None
+                return chunk or b""
             finally:
                 self._drain.unwatch(waiting)
-        if waiting.cancelled_caught:
-            return self._finish() if self._drain.is_cut else self._heart(trio.current_time())
-        if chunk is None:
-            self._ended = True
-            return b""
-        return chunk
+        return self._finish() if self._drain.is_cut else self._heart(trio.current_time())
 
     def _heart(self, now: float) -> bytes:
         self._next_beat = now + self._heartbeat

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
 import trio
-from quart import Response
+from quart import Blueprint, Response
 from quart_trio import QuartTrio
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from werkzeug.routing.exceptions import RoutingException
@@ -19,16 +19,20 @@ from server.middleware.asgi import App
 from server.routes.body import InvalidJson, json_response
 from server.telemetry import log
 
-__all__ = ["create_web"]
+__all__ = ["ROUTE_PACKAGES", "RoutesMaker", "create_web"]
 
-_ROUTES: Final = ("server.routes.ops", "server.routes.rest", "server.routes.acp")
+ROUTE_PACKAGES: Final = ("server.routes.ops", "server.routes.rest", "server.routes.acp")
 """Packages with ``blueprint(ground)``. One that is not part of this installation is left out."""
+
+RoutesMaker = Callable[[Ground], Blueprint]
 
 
 @asynccontextmanager
-async def create_web(ground: Ground) -> AsyncIterator[App]:
-    """Quart with every route mounted, started, and shut down at the end."""
-    web = _build(ground)
+async def create_web(
+    ground: Ground, packages: Sequence[str] = ROUTE_PACKAGES, more: Sequence[RoutesMaker] = ()
+) -> AsyncIterator[App]:
+    """Quart with every route mounted, started, and shut down at the end. ``more``: further makers of blueprints."""
+    web = _build(ground, packages, more)
     async with trio.open_nursery() as nursery:
         web.nursery = nursery
         await web.startup()
@@ -39,7 +43,7 @@ async def create_web(ground: Ground) -> AsyncIterator[App]:
                 await web.shutdown()
 
 
-def _build(ground: Ground) -> QuartTrio:
+def _build(ground: Ground, packages: Sequence[str], more: Sequence[RoutesMaker]) -> QuartTrio:
     web = QuartTrio("moorline", static_folder=None)
     # The wrappers bound bodies and sends, by progress rather than by total time (stack: SSE rules).
     web.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
@@ -47,20 +51,22 @@ def _build(ground: Ground) -> QuartTrio:
     web.config["BACKGROUND_TASK_SHUTDOWN_TIMEOUT"] = None
     web.url_map.strict_slashes = False
     web.url_map.merge_slashes = False
-    for name in _ROUTES:
+    for name in packages:
         if importlib.util.find_spec(name) is not None:
             web.register_blueprint(importlib.import_module(name).blueprint(ground))
+    for make in more:
+        web.register_blueprint(make(ground))
     web.register_error_handler(InvalidJson, _on_invalid_json)
     web.register_error_handler(HTTPException, _on_http_error)
     web.register_error_handler(Exception, _on_error)
     return web
 
 
-async def _on_invalid_json(_: Exception) -> Response:  # noqa: ASYNC124  # Quart runs sync functions in threads
+async def _on_invalid_json(_: Exception) -> Response:
     return json_response({"error": "Invalid JSON in request body"}, 400)
 
 
-async def _on_http_error(error: Any) -> Any:  # noqa: ASYNC124  # Quart runs sync functions in threads
+async def _on_http_error(error: Any) -> Any:
     if isinstance(error, RoutingException):
         return error
     if error.code == 404:
@@ -71,7 +77,7 @@ async def _on_http_error(error: Any) -> Any:  # noqa: ASYNC124  # Quart runs syn
     return response
 
 
-async def _on_error(error: Exception) -> Response:  # noqa: ASYNC124  # Quart runs sync functions in threads
+async def _on_error(error: Exception) -> Response:
     """A defect of ours: the peer learns that, the log learns which."""
     log.error("request_failed", exc_info=error)
     return json_response({"error": "Internal error"}, 500)

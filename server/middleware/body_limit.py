@@ -73,9 +73,10 @@ class _Incoming:
     async def receive(self) -> Message:
         if self._complete:
             return await self._receive()
-        with trio.CancelScope(deadline=self._deadline + self._size / _RATE) as waiting:
+        message: Message | None = None
+        with trio.CancelScope(deadline=self._deadline + self._size / _RATE):
             message = await self._receive()
-        if waiting.cancelled_caught:
+        if message is None:
             raise _Refused(408, b'{"error":"Request body took too long"}')
         self._count(message)
         if self._size > self._largest:

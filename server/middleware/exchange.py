@@ -46,6 +46,8 @@ class Exchange:
         scope[CONNECTION] = sends
         scope[CLEANUPS] = cleanups
         one = _One(receive, send, sends, self._send_timeout)
+        # HTTP/2 ends one stream; the connection, and with it the answer, is not in danger.
+        one.linger = not scope.get("http_version", "1.1").startswith("2")
         try:
             await self._app(scope, one.receive, one.send)
         except* PeerTooSlow:
@@ -74,6 +76,7 @@ class _One:
         self._receiving = False
         self._request_read = trio.Event()
         self._discarded = 0
+        self.linger = True
 
     async def receive(self) -> Message:
         self._receiving = True
@@ -97,7 +100,7 @@ class _One:
 
     async def _send_last(self, message: Message) -> None:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + _LAST_MESSAGE) as ending:
-            if not self._request_read.is_set():
+            if self.linger and not self._request_read.is_set():
                 if message.get("body"):
                     # The whole answer first: the peer can read it while it is still sending.
                     await self._send({**message, "more_body": True})

@@ -23,7 +23,7 @@ def blueprint(ground: Ground) -> Blueprint:
     ground.metrics.watch(lambda: _gauges(ground))
 
     @routes.get("/health")
-    async def health() -> Response:  # noqa: ASYNC124  # Quart runs sync functions in threads
+    async def health() -> Response:
         """REST-010: cheap; with ``?deep=1`` the counters, or why the server is not well."""
         if request.args.get("deep", "") not in ("1", "true"):
             return json_response({"status": "ok"})
@@ -32,7 +32,7 @@ def blueprint(ground: Ground) -> Blueprint:
         return json_response({"status": "ok", **_counters(ground)})
 
     @routes.get("/metrics")
-    async def metrics() -> Response:  # noqa: ASYNC124  # Quart runs sync functions in threads
+    async def metrics() -> Response:
         return Response(ground.metrics.text(), content_type=CONTENT_TYPE)
 
     return routes

@@ -1,0 +1,401 @@
+"""The guard on real sockets: a peer can end its own connection and nothing else (design: the defect table)."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+import trio
+
+from server.config import Config
+from server.telemetry import EndReason
+from tests.support.http import RawConnection, ask, open_raw
+from tests.support.serving import UPGRADE, Served, serving, wait_until
+
+
+async def assert_alive(served: Served) -> None:
+    reply = await ask(served.port, "GET", "/health")
+    assert (reply.status, reply.body) == (200, b'{"status":"ok"}')
+
+
+# The two ways to end the process from outside
+
+
+async def test_websocket_upgrade_with_a_trailing_byte_costs_one_connection() -> None:
+    """Defect #225: unguarded, the whole process exits."""
+    async with serving() as served:
+        async with open_raw(served.port) as other, open_raw(served.port) as connection:
+            await other.request("GET", "/try/quiet")
+            assert (await other.read_head()).status == 200
+            await connection.send(connection.head("GET", "/try/ws", **UPGRADE) + b"x")
+            await connection.wait_end(within=3)
+            assert served.engine.open_streams == 1
+        await assert_alive(served)
+        # The application's task ended with it, and not by the backstop.
+        await wait_until(lambda: not served.application.guard_policy.connections, 1.0)
+
+
+async def test_http2_data_after_the_response_costs_nothing() -> None:
+    """Defect #329: unguarded, the whole process exits. The connection and its other streams go on."""
+    async with serving() as served, open_raw(served.port) as raw:
+        client = Http2(raw)
+        await client.start()
+        stream = client.open_stream("POST", "/nowhere", end=False)
+        await client.flush()
+        with trio.fail_after(3):
+            assert (await client.status(stream)) == 404
+            assert (await client.end_of(stream)) == "ended"
+            # The client had this under way when the answer came.
+            client.connection.send_data(stream, b"late", end_stream=False)
+            await client.flush()
+            second = client.open_stream("GET", "/health")
+            await client.flush()
+            assert (await client.status(second)) == 200
+        await assert_alive(served)
+
+
+async def test_http2_nonsense_costs_one_connection() -> None:
+    async with serving() as served, open_raw(served.port) as raw:
+        await raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x09\x00\x00\x00\x00\x00\x07" + b"\xff" * 64)
+        await raw.wait_end(within=3)
+        await assert_alive(served)
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x16\x03\x01\x02\x00\x01\x00", b"GET\r\n\r\n", b"\x00" * 100, b"GET / HTTP/9.9\r\n\r\n"]
+)
+async def test_garbage_costs_one_connection(data: bytes) -> None:
+    async with serving() as served, open_raw(served.port) as raw:
+        await raw.send(data)
+        await raw.stream.send_eof()
+        await raw.wait_end(within=3)
+        await assert_alive(served)
+
+
+async def test_a_crash_in_a_route_is_a_500() -> None:
+    async with serving() as served:
+        reply = await ask(served.port, "GET", "/try/crash")
+        assert (reply.status, reply.json()) == (500, {"error": "Internal error"})
+        await assert_alive(served)
+
+
+# Connections end when they should
+
+
+async def test_connection_close_is_honoured() -> None:
+    """quart-trio cancels itself while the server recycles; the last message is shielded against it."""
+    async with serving() as served, open_raw(served.port) as raw:
+        await raw.request("GET", "/health", Connection="close")
+        assert (await raw.reply()).headers["connection"] == "close"
+        assert await raw.wait_end(within=1) == b""
+
+
+async def test_keep_alive_clock_is_set_again_after_every_response() -> None:
+    async with serving(Config(port=0, keep_alive_ms=300)) as served, open_raw(served.port) as raw:
+        for _ in range(3):
+            await trio.sleep(0.15)
+            await raw.request("GET", "/health")
+            assert (await raw.reply()).status == 200
+        started = trio.current_time()
+        await raw.wait_end(within=2)
+        assert 0.2 < trio.current_time() - started < 1.5
+        await wait_until(lambda: not served.application.guard_policy.connections)
+        assert served.application.guard_policy.ended[EndReason.IDLE] == 1
+
+
+async def test_idle_sockets_do_not_pile_up() -> None:
+    async with serving(Config(port=0, keep_alive_ms=200, request_head_timeout_ms=200)) as served:
+        async with trio.open_nursery() as nursery:
+
+            async def use(mode: int) -> None:
+                async with open_raw(served.port) as raw:
+                    if mode != 0:
+                        await raw.request("GET", "/health")
+                        await raw.reply()
+                    await raw.wait_end(within=3)
+
+            for number in range(30):
+                nursery.start_soon(use, number % 3)
+        await wait_until(lambda: not served.application.guard_policy.connections)
+
+
+async def test_a_peer_that_goes_frees_its_connection_at_once() -> None:
+    async with serving() as served:
+        async with open_raw(served.port) as raw:
+            await raw.request("GET", "/health")
+            await raw.reply()
+        await wait_until(lambda: not served.application.guard_policy.connections, 1.0)
+
+
+@pytest.mark.parametrize("how", ["fin", "rst"])
+async def test_vanished_reader_is_noticed(how: str) -> None:
+    """C-020 for HTTP/1.1: FIN and RST on an idle stream."""
+    async with serving() as served:
+        async with open_raw(served.port) as raw:
+            await raw.request("GET", "/try/quiet")
+            await raw.read_head()
+            assert served.engine.open_streams == 1
+            if how == "rst":
+                assert isinstance(raw.stream, trio.SocketStream)
+                raw.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await wait_until(lambda: served.engine.open_streams == 0, 2.0)
+
+
+async def test_http2_reset_of_a_stream_is_noticed_and_the_idle_connection_reaped() -> None:
+    """C-020 for HTTP/2: RST_STREAM; and the keep-alive clock runs although no response ended."""
+    async with serving(Config(port=0, keep_alive_ms=300)) as served, open_raw(served.port) as raw:
+        client = Http2(raw)
+        await client.start()
+        stream = client.open_stream("GET", "/try/quiet")
+        await client.flush()
+        assert await client.status(stream) == 200
+        assert served.engine.open_streams == 1
+        client.connection.reset_stream(stream)
+        await client.flush()
+        await wait_until(lambda: served.engine.open_streams == 0, 2.0)
+        await client.wait_end(within=3)
+
+
+# Slow and greedy peers
+
+
+async def test_request_head_in_single_bytes_is_served() -> None:
+    async with serving() as served, open_raw(served.port) as raw:
+        for byte in raw.head("GET", "/health"):
+            await raw.send(bytes([byte]))
+        assert (await raw.reply()).status == 200
+
+
+async def test_request_head_that_never_ends_is_cut() -> None:
+    async with serving(Config(port=0, request_head_timeout_ms=300)) as served, open_raw(served.port) as raw:
+
+        async def drip() -> None:
+            try:
+                while True:
+                    await raw.send(b"X")
+                    await trio.sleep(0.05)
+            except trio.BrokenResourceError:
+                return
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drip)
+            await raw.wait_end(within=2)
+            nursery.cancel_scope.cancel()
+        await wait_until(lambda: served.application.guard_policy.ended[EndReason.SLOW_REQUEST] == 1)
+
+
+async def test_request_head_over_its_bound_is_refused() -> None:
+    async with serving(Config(port=0, max_header_bytes=4096)) as served, open_raw(served.port) as raw:
+        head = raw.head("GET", "/health", X_Long="y" * 10_000)
+        await raw.send(head[:8000])
+        await trio.sleep(0.05)
+        assert (await raw.reply()).status == 431
+
+
+async def test_a_reader_that_stops_reading_is_dropped() -> None:
+    """The deadline of a send lies inside its shield."""
+    config = Config(port=0, send_timeout_ms=400)
+    async with serving(config) as served, open_raw(served.port, receive_buffer=4096) as raw:
+        await raw.request("GET", "/try/flood")
+        await wait_until(lambda: served.application.guard_policy.ended[EndReason.SLOW_READER] == 1, 4.0)
+        await wait_until(lambda: served.engine.open_streams == 0)
+        await assert_alive(served)
+        await raw.wait_end(within=3)
+
+
+async def test_an_overdue_reader_is_dropped_long_before_the_send_deadline() -> None:
+    """C-026: eviction closes the socket although the writer is blocked."""
+    async with serving() as served, open_raw(served.port, receive_buffer=4096) as raw:
+        await raw.request("GET", "/try/flood")
+        await wait_until(lambda: len(served.engine.overdue) == 1)
+        await trio.sleep(0.3)
+        served.engine.overdue[0]()
+        started = trio.current_time()
+        await wait_until(lambda: served.engine.open_streams == 0, 3.0)
+        assert trio.current_time() - started > 1.0
+        await raw.wait_end(within=3)
+
+
+async def test_a_long_response_reaches_a_slow_but_living_reader() -> None:
+    """Sends are timed by piece, not as a whole."""
+    config = Config(port=0, send_timeout_ms=500)
+    async with serving(config) as served, open_raw(served.port, receive_buffer=8192) as raw:
+        await raw.request("GET", "/try/big?n=6000000")
+        await raw.read_head()
+        received = len(raw.buffer)
+        started = trio.current_time()
+        while received < 6_000_000:
+            received += len(await raw.stream.receive_some(65536))
+            await trio.sleep(0.004)
+        assert trio.current_time() - started > 0.5
+        assert received == 6_000_000
+
+
+async def test_http2_peer_with_a_closed_window_is_dropped_from_its_stream() -> None:
+    """A flow-control stall: no transport deadline sees it, and the stream is reset instead of left hanging."""
+    config = Config(port=0, send_timeout_ms=400)
+    async with serving(config) as served, open_raw(served.port) as raw:
+        client = Http2(raw, acknowledge=False)
+        await client.start()
+        stream = client.open_stream("GET", "/try/flood")
+        await client.flush()
+        with trio.fail_after(5):
+            assert await client.end_of(stream) == "reset"
+            await wait_until(lambda: served.engine.open_streams == 0)
+            second = client.open_stream("GET", "/health")
+            await client.flush()
+            assert await client.status(second) == 200
+    with trio.fail_after(1):
+        await served.ended.wait()
+
+
+async def test_connections_over_the_cap_are_told_and_closed() -> None:
+    async with serving(Config(port=0, max_connections=2)) as served:
+        async with open_raw(served.port) as one, open_raw(served.port) as two:
+            for raw in (one, two):
+                await raw.request("GET", "/health")
+                await raw.reply()
+            async with open_raw(served.port) as three:
+                reply = await three.reply()
+                assert (reply.status, reply.json()) == (503, {"error": "Too many connections"})
+                assert reply.headers["retry-after"] == "5"
+        await wait_until(lambda: not served.application.guard_policy.connections)
+        await assert_alive(served)
+        assert served.application.guard_policy.refused == 1
+
+
+# Bodies
+
+
+TOO_LARGE = b'{"error":"Request body too large (max 10 MB)"}'
+
+
+async def test_declared_body_over_the_limit_is_refused_before_it_is_sent() -> None:
+    """REST-001."""
+    async with serving() as served, open_raw(served.port) as raw:
+        await raw.send(raw.head("POST", "/try/size", 10 * 2**20 + 1))
+        reply = await raw.reply()
+        assert (reply.status, reply.body) == (413, TOO_LARGE)
+        assert reply.headers["content-type"] == "application/json; charset=utf-8"
+
+
+async def test_refused_body_that_is_sent_anyway_still_sees_the_refusal() -> None:
+    """The rest is read and thrown away: closing on unread bytes would reset the connection and lose the answer."""
+    async with serving() as served, open_raw(served.port) as raw:
+        size = 11 * 2**20
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(raw.send, raw.head("POST", "/try/size", size) + bytes(size))
+            reply = await raw.reply()
+        assert (reply.status, reply.body) == (413, TOO_LARGE)
+        assert await raw.wait_end(within=3) == b""
+
+
+async def test_chunked_body_is_refused_at_the_limit_and_never_held() -> None:
+    """The library checks a chunked body only at its end; we count as it comes."""
+    config = Config(port=0, max_body_bytes=2**20)
+    async with serving(config) as served, open_raw(served.port) as raw:
+        piece = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+        await raw.send(raw.head("POST", "/try/size", Transfer_Encoding="chunked"))
+        for _ in range(17):
+            await raw.send(piece)
+        with trio.fail_after(2):
+            reply = await raw.reply()
+        assert (reply.status, reply.json()) == (413, {"error": "Request body too large (max 1 MB)"})
+
+
+async def test_body_at_the_limit_is_read() -> None:
+    async with serving(Config(port=0, max_body_bytes=2**20)) as served:
+        reply = await ask(served.port, "POST", "/try/size", bytes(2**20))
+        assert reply.json() == {"size": 2**20}
+
+
+async def test_early_answer_reaches_a_peer_that_is_still_sending() -> None:
+    async with serving() as served, open_raw(served.port) as raw:
+        size = 4 * 2**20
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(raw.send, raw.head("POST", "/try/early", size) + bytes(size))
+            assert (await raw.reply()).status == 409
+        await raw.request("GET", "/health")
+        assert (await raw.reply()).status == 200
+
+
+async def test_body_in_single_bytes_is_served_and_one_that_stops_is_cut() -> None:
+    async with serving(Config(port=0, request_body_timeout_ms=400)) as served:
+        async with open_raw(served.port) as raw:
+            await raw.send(raw.head("POST", "/try/echo", 13))
+            for byte in b'{"a":"\xc3\xa9", "b"'[:13]:
+                await raw.send(bytes([byte]))
+            assert (await raw.reply()).status == 400
+        async with open_raw(served.port) as raw:
+            await raw.send(raw.head("POST", "/try/echo", 100) + b'{"a"')
+            with trio.fail_after(4):
+                reply = await raw.reply()
+            assert reply.status == 408
+
+
+class Http2:
+    """A client over cleartext HTTP/2 with prior knowledge."""
+
+    def __init__(self, raw: RawConnection, *, acknowledge: bool = True) -> None:
+        self.raw = raw
+        self.acknowledge = acknowledge
+        self.connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.statuses: dict[int, int] = {}
+        self.ends: dict[int, str] = {}
+        self.gone = False
+
+    async def start(self) -> None:
+        self.connection.initiate_connection()
+        await self.flush()
+
+    def open_stream(self, method: str, path: str, *, end: bool = True) -> int:
+        stream = self.connection.get_next_available_stream_id()
+        headers = [
+            (":method", method),
+            (":path", path),
+            (":scheme", "http"),
+            (":authority", f"127.0.0.1:{self.raw.port}"),
+        ]
+        self.connection.send_headers(stream, headers, end_stream=end)
+        return stream
+
+    async def flush(self) -> None:
+        data = self.connection.data_to_send()
+        if data:
+            await self.raw.send(data)
+
+    async def step(self) -> None:
+        if not await self.raw.more():
+            self.gone = True
+            return
+        data = bytes(self.raw.buffer)
+        self.raw.buffer.clear()
+        for event in self.connection.receive_data(data):
+            if isinstance(event, h2.events.ResponseReceived):
+                self.statuses[event.stream_id] = int(dict(event.headers)[":status"])
+            elif isinstance(event, h2.events.DataReceived) and self.acknowledge:
+                self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            elif isinstance(event, h2.events.StreamEnded):
+                self.ends[event.stream_id] = "ended"
+            elif isinstance(event, h2.events.StreamReset):
+                self.ends[event.stream_id] = "reset"
+        await self.flush()
+
+    async def status(self, stream: int) -> int:
+        while stream not in self.statuses and not self.gone:
+            await self.step()
+        return self.statuses[stream]
+
+    async def end_of(self, stream: int) -> str:
+        while stream not in self.ends and not self.gone:
+            await self.step()
+        return self.ends.get(stream, "connection lost")
+
+    async def wait_end(self, within: float) -> None:
+        with trio.fail_after(within):
+            while not self.gone:
+                await self.step()
