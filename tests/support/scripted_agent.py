@@ -30,7 +30,7 @@ What a turn does
 1. ``turns``, when given.
 2. A prompt whose text is a JSON list: the steps themselves (`steps(...)` encodes them).
 3. Words in the prompt, the ones the demo agent knows and more: ``slow`` / ``slow=MS`` (pause per chunk, 200), ``long=N``,
-   ``permission``, ``tool``, ``fail``, ``hold``, ``deaf`` (ignores cancel), ``crash``, ``exit=CODE``, ``big=BYTES``,
+   ``permission``, ``tool``, ``fail``, ``hold`` (after the greeting), ``deaf`` (ignores cancel), ``crash``, ``exit=CODE``, ``big=BYTES``,
    ``flood=NxBYTES``, ``spawn``, ``deaf-hold``, ``echo TEXT``, ``after=N`` (N updates after a cancel, then the answer),
    ``stderr=BYTES``, ``emoji``, ``noise``. Anything else is answered ``Hello from the scripted agent.`` in four chunks.
 
@@ -94,6 +94,7 @@ DEFAULT_OPTIONS = [
     {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
 ]
 HOLD_SECONDS = 600
+INLINE = ("say", "think", "update", "stop", "raw", "line")
 WORD = re.compile(
     r"\b(slow|long|permission|tool|fail|hold|deaf-hold|deaf|crash|exit|big|flood|spawn|after|stderr|emoji|noise)\b(?:=(\S+))?"
 )
@@ -217,9 +218,8 @@ class Agent:
         turn = session.turn = Turn(self, session, number)
         listed = self.listed(params)
         self.turns += 1
-        if any(
-            step[0] not in ("say", "think", "update", "flood", "big", "stop", "error", "raw", "line") for step in listed
-        ):
+        # Short turns that wait for nothing run right here: a thread costs more than they do.
+        if len(listed) > 64 or any(step[0] not in INLINE or len(step) > 2 for step in listed):
             threading.Thread(target=turn.run, args=(listed,), daemon=True).start()
         else:
             turn.run(listed)
@@ -675,14 +675,16 @@ def worded(text: str) -> list[Any]:
                 listed.append(["raw", 'starting up…\n\x1b[2J\n42\n"text"\n[]\nnull\n\n{"jsonrpc":"2.0"}\n{not json\n'])
             case _:
                 listed.append([word])
-    if count or pause or not listed or all(step[0] in ("deaf", "after_cancel") for step in listed):
-        texts: list[Any] = [["say", "w{n} ", count, pause]] if count else [["say", text] for text in GREETING]
-        if pause and not count:
-            texts = [step for text in texts for step in (text, ["pause", pause])]
-        # What holds or ends the turn comes after what is said.
-        ends = ("hold", "crash", "exit")
-        listed = [s for s in listed if s[0] not in ends] + texts + [s for s in listed if s[0] in ends]
-    return listed
+    modifiers = [step for step in listed if step[0] in ("deaf", "after_cancel")]
+    ends = [step for step in listed if step[0] in ("hold", "crash", "exit")]
+    body = [step for step in listed if step not in modifiers and step not in ends]
+    if count or pause or not body:
+        body += [["say", "w{n} ", count, pause]] if count else paused([["say", text] for text in GREETING], pause)
+    return modifiers + body + ends
+
+
+def paused(listed: list[Any], pause: float) -> list[Any]:
+    return [step for each in listed for step in (each, ["pause", pause])] if pause else listed
 
 
 def on_sigterm(agent: Agent) -> None:

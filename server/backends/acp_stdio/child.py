@@ -35,7 +35,7 @@ SECRETS: Final = frozenset({"MOORLINE_TOKEN", "QWEN_SERVER_TOKEN"})
 _READ: Final = 65536
 _LAST_OUTPUT_WAIT: Final = 0.25
 """Seconds an exited agent's pipes are still read: a grandchild may hold them open for ever."""
-_EXIT_WAIT: Final = 0.5
+_EXIT_WAIT: Final = 0.25
 """Seconds an agent that closed its stdout gets to exit, so that its exit code can be told."""
 
 
@@ -172,7 +172,8 @@ class Child:
         """Say why it did not start, with the end of its stderr: that is where the agent says it."""
         words = self.diagnostics.last_words()
         message = f"{problem.message}: {words}" if words else problem.message
-        return AgentStartError(message, problem.code, problem.data, problem.error_kind or "protocol_error")
+        kind = None if isinstance(problem, RunnerLost) else problem.error_kind
+        return AgentStartError(message, problem.code, problem.data, kind or "protocol_error")
 
     def _lose(self) -> None:
         """Settle everything that waits for this process, synchronously, before its group is brought down."""
