@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -103,9 +104,25 @@ class Upstream:
         return RunnerError(f"{what} ({details})", -32603, {"details": f"{what} ({details})"}, kind)
 
 
+@asynccontextmanager
+async def _body_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """The body's pieces; however the block ends, no generator of the library stays behind half read.
+
+    Closing the outermost one is not enough: it leaves those inside to the garbage collector. Reading on under a scope that
+    is cancelled already unwinds them all, in order, and closes the connection.
+    """
+    pieces = response.aiter_bytes()
+    try:
+        yield pieces
+    finally:
+        with trio.CancelScope(shield=True, deadline=-math.inf):
+            async for _ in pieces:
+                pass
+
+
 async def _read_answer(response: httpx2.Response, answer: Answer) -> None:
     decoder = SseDecoder()
-    async with aclosing(response.aiter_bytes()) as pieces:
+    async with _body_of(response) as pieces:
         async for piece in pieces:
             try:
                 events = decoder.receive_data(piece)
@@ -122,7 +139,7 @@ async def _read_answer(response: httpx2.Response, answer: Answer) -> None:
 
 async def _status_error(response: httpx2.Response) -> RunnerError:
     body = bytearray()
-    async with aclosing(response.aiter_bytes()) as pieces:
+    async with _body_of(response) as pieces:
         async for piece in pieces:
             body += piece
             if len(body) >= _ERROR_BODY:
