@@ -46,6 +46,10 @@ class PendingCalls(Generic[T]):
         """The caller gave up; a late answer is then ignored. Forgetting twice is fine."""
         self._waiting.pop(id, None)
 
+    def restore(self, id: Id, waiter: T) -> None:
+        """Put a settled call back: its answer may come on another connection."""
+        self._waiting[id] = waiter
+
     def drain(self) -> list[T]:
         """Take every waiter, oldest first: the connection is gone and each must be told."""
         waiting = list(self._waiting.values())
