@@ -143,11 +143,13 @@ class Operation:
     group_id: OperationId | None = None
     priority: Priority = Priority.STANDARD
     deadline: float = math.inf
-    """Seconds the operation may take, counted from its start."""
+    """Seconds the operation may take, counted from its acceptance (nnrp-wire.md 13.4: from receipt)."""
     client_id: str | None = None
     """Who asked."""
     accepted_at: int = 0
     """Wall clock, ms."""
+    received: float = 0.0
+    """The same in Trio's clock."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     state: OperationState = attrs.field(default=OperationState.ACCEPTED, init=False)
     cancel_reason: CancelReason | None = attrs.field(default=None, init=False)

@@ -128,6 +128,7 @@ class Session:
         self._backlog: list[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]] = []
         self._stop = trio.Event()
         self._closed = trio.Event()
+        self._when_closed: list[Callable[[Session], object]] = []
 
     # What is there
 
@@ -319,12 +320,17 @@ class Session:
         if aborted:
             raise PromptAborted("the request was aborted before admission")
         if idempotency is not None and (known := self.idempotency.find(*idempotency)) is not None:
-            return self.prompt(known), self.ring.head
+            return known
         self._harbour.check_admitting()
         configured = self._harbour.limits.prompt_deadline
         limit = min(configured, deadline or math.inf) if configured else math.inf
         operation = Operation(
-            self._harbour.new_id(), request, client_id=client_id, deadline=limit, accepted_at=self._harbour.now_ms()
+            self._harbour.new_id(),
+            request,
+            client_id=client_id,
+            deadline=limit,
+            accepted_at=self._harbour.now_ms(),
+            received=trio.current_time(),
         )
         try:
             self.prompts.admit(operation)
@@ -334,15 +340,17 @@ class Session:
             )
             raise
         self.operations.add(operation)
-        if idempotency is not None:
-            self.idempotency.store(*idempotency, str(operation.id))
         self.touch()
         head = self.ring.head
+        if idempotency is not None:
+            self.idempotency.store(*idempotency, operation, head)
         if self._current is not None or self.prompts.waiting > 1:
             TurnReport(self, operation).added()
         self._harbour.observer.note(
             Note.PROMPT_ACCEPTED, session_id=self.id, prompt_id=operation.id, pending=self.prompts.count
         )
+        if limit < math.inf:
+            self._spawn(self._expire, operation)
         self._run_turns_soon()
         return operation, head
 
@@ -405,6 +413,7 @@ class Session:
             deadline=deadline,
             client_id=client_id,
             accepted_at=self._harbour.now_ms(),
+            received=trio.current_time(),
         )
         self.operations.add(operation)
         self.touch()
@@ -494,6 +503,16 @@ class Session:
         """Wait until the session is over and everything about it has been published."""
         await self._closed.wait()
 
+    def when_closed(self, callback: Callable[[Session], object]) -> None:
+        """Call ``callback(session)`` synchronously when the session is over, after its last event. Once; a session that is
+        loaded again has forgotten it."""
+        self._when_closed.append(callback)
+
+    def forget_closed(self, callback: Callable[[Session], object]) -> None:
+        """Take back a `when_closed`; unknown ones are ignored."""
+        if callback in self._when_closed:
+            self._when_closed.remove(callback)
+
     async def close(self, reason: EndReason = EndReason.CLIENT_CLOSE, closed_by: str | None = None) -> None:
         """Close for everybody: operations end, ``session_closed`` is published, streams end (REST-050).
 
@@ -560,6 +579,15 @@ class Session:
             self._turns_running = True
             self._spawn(self._run_turns)
 
+    async def _expire(self, operation: Operation) -> None:
+        """Fail a prompt that is still waiting at its deadline; one that runs has the deadline on its scope."""
+        with trio.move_on_at(operation.received + operation.deadline):
+            await operation.wait_settled()
+            return
+        if operation.state is OperationState.ACCEPTED:
+            operation.scope.deadline = operation.received + operation.deadline
+            self._settle(operation, self._cancelled(operation))
+
     async def _run_turns(self) -> None:
         try:
             while (turn := self.prompts.next_nowait()) is not None:
@@ -588,7 +616,7 @@ class Session:
             return
         operation.step(OperationInput.START)
         operation.started_at = self._harbour.now_ms()
-        operation.scope.deadline = trio.current_time() + operation.deadline
+        operation.scope.deadline = operation.received + operation.deadline
         try:
             with operation.scope:
                 run = work if work is not None else self.runner_session.run
@@ -673,3 +701,6 @@ class Session:
         self._closed.set()
         self._harbour.note_ended(self)
         self._harbour.observer.note(Note.SESSION_ENDED, session_id=self.id, reason=reason)
+        callbacks, self._when_closed = self._when_closed, []
+        for callback in callbacks:
+            callback(self)

@@ -269,6 +269,23 @@ async def test_deadline(harbour: Harbour, autojump_clock: trio.testing.MockClock
     assert session.prompts.count == 0
 
 
+@pytest.mark.parametrize("limits", [Limits(prompt_deadline=10)])
+async def test_deadline_counts_from_acceptance(harbour: Harbour, autojump_clock: trio.testing.MockClock) -> None:
+    """A prompt that waits is not kept past its deadline either, and never runs after it."""
+    session = (await harbour.create()).session
+    submit(session, "hold")
+    await trio.sleep(4)
+    waiting = submit(session, "hold")
+    third = submit(session, "hold", deadline=1.0)
+    assert (await third.wait_settled()).reason is CancelReason.DEADLINE
+    assert trio.current_time() == pytest.approx(5, abs=0.1)
+    outcome = await waiting.wait_settled()
+    assert outcome.reason is CancelReason.DEADLINE
+    assert trio.current_time() == pytest.approx(14, abs=0.1)
+    assert [event.value().get("code") for event in events(session, "turn_error")] == ["prompt_deadline_exceeded"] * 3
+    assert session.prompts.count == 0
+
+
 async def test_deadline_is_ignored_without_a_configured_one(
     harbour: Harbour, autojump_clock: trio.testing.MockClock
 ) -> None:
