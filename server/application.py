@@ -75,6 +75,8 @@ class Application:
         self._packages = packages
         self._routes = routes
         self._handler: App | None = None
+        self.failure: str | None = None
+        """Why it did not start, or why the engine ended, in words for the operator."""
         self.drain = Drain()
         self.guard_policy = GuardPolicy(self.drain)
         """Looked up by `server.guard.GuardedTCPServer`."""
@@ -139,7 +141,7 @@ class Application:
         if not failures:
             await send({"type": "lifespan.shutdown.complete"})
             return
-        text = "; ".join(_leaves(failures[0]))
+        text = self.failure = "; ".join(_leaves(failures[0]))
         if serving:
             log.error("engine_failed", exc_info=failures[0])
         await send({"type": f"lifespan.{'shutdown' if serving else 'startup'}.failed", "message": text})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,6 +58,12 @@ def _workspaces(values: tuple[str, ...]) -> tuple[str, ...]:
 def _url(value: str | None) -> str | None:
     if value is not None and not re.match(r"https?://[^/\s]+", value):
         raise ValueError(f"{value!r} is not an http or https URL")
+    return value
+
+
+def _command_line(value: str | None) -> str:
+    if value is None or not shlex.split(value):
+        raise ValueError("must be a command line")
     return value
 
 
@@ -145,7 +152,10 @@ class Config:
         rule="REST-020",
     )
     agent: str = setting(
-        "demo", "Command line of an ACP agent on stdio, or `demo` for the built-in one.", section=Section.AGENT
+        "demo",
+        "Command line of an ACP agent on stdio, or `demo` for the built-in one.",
+        section=Section.AGENT,
+        check=_command_line,
     )
     agent_per_session: bool = setting(
         False, "Start one agent process per session instead of one for all.", section=Section.AGENT

@@ -18,6 +18,11 @@ CLEANUPS: Final = "moorline.cleanups"
 class Connection(Protocol):
     """The connection of one request."""
 
+    @property
+    def answered(self) -> bool:
+        """The whole response was handed to the transport."""
+        ...
+
     def hurry(self, seconds: float) -> None:
         """Give the send in progress, if there is one, ``seconds`` more; the connection is closed when it takes longer."""
         ...
@@ -29,9 +34,10 @@ class RequestSends:
     Over HTTP/2 a send waits for the peer's flow-control window, which no transport deadline sees.
     """
 
-    __slots__ = ("_sending", "_transport")
+    __slots__ = ("_sending", "_transport", "answered")
 
     def __init__(self, transport: Connection | None) -> None:
+        self.answered = False
         self._transport = transport
         self._sending: trio.CancelScope | None = None
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import shlex
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Final
 
 from server.config import Config
 from sessions.harbour import Harbour, open_harbour
@@ -15,6 +14,9 @@ from sessions.permissions import PermissionPolicy
 from sessions.runner import Runner
 
 __all__ = ["choose_runner", "open_engine"]
+
+_KILL_GRACE: Final = 1.5
+"""Seconds between SIGTERM and SIGKILL for an agent process: small enough for the process to end within 5 s (C-063)."""
 
 
 @asynccontextmanager
@@ -25,7 +27,7 @@ async def open_engine(config: Config, observer: Observer) -> AsyncIterator[Harbo
         limits=config.limits,
         permission_policy=PermissionPolicy(config.permission_policy),
         observer=observer,
-        drain_grace=max(1.0, config.drain_ms / 1000),
+        drain_grace=max(1.0, config.drain_ms / 2000),
     ) as harbour:
         yield harbour
 
@@ -33,17 +35,18 @@ async def open_engine(config: Config, observer: Observer) -> AsyncIterator[Harbo
 def choose_runner(config: Config) -> Runner:
     """Imports only the backend that is used."""
     if config.upstream is not None:
-        return _make("OpenAIRunner", config.upstream, model=config.upstream_model, key=config.upstream_key)
+        from server.backends.openai import OpenAIRunner
+
+        return OpenAIRunner(config.upstream, model=config.upstream_model, api_key=config.upstream_key)
     if config.agent == "demo":
-        return _make("DemoRunner")
-    return _make(
-        "AcpAgentRunner",
+        from server.backends.demo import DemoRunner
+
+        return DemoRunner()
+    from server.backends.acp_stdio import AcpAgentRunner
+
+    return AcpAgentRunner(
         shlex.split(config.agent),
-        per_session=config.agent_per_session,
+        agent_per_session=config.agent_per_session,
         start_timeout=config.agent_start_timeout_ms / 1000,
+        kill_grace=_KILL_GRACE,
     )
-
-
-def _make(name: str, *args: Any, **more: Any) -> Runner:
-    runner: Runner = getattr(importlib.import_module("server.backends"), name)(*args, **more)
-    return runner

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+import hypercorn.protocol.h2
+import hypercorn.protocol.h11
 import hypercorn.trio.run
 import trio
 from hypercorn.events import Closed, Event, RawData, Updated
@@ -22,6 +24,7 @@ from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
 from server.guard_protocol import GuardedProtocol
+from server.guard_websocket import GuardedWebSocket
 from server.shutdown import Drain
 from server.telemetry import EndReason, log
 
@@ -305,3 +308,5 @@ class GuardedTCPServer(TCPServer):
 def install() -> None:
     """Put the guard under every hypercorn server of this process that runs on Trio. Idempotent."""
     setattr(hypercorn.trio.run, "TCPServer", GuardedTCPServer)  # noqa: B010  # the name is not part of its public face
+    setattr(hypercorn.protocol.h11, "WSStream", GuardedWebSocket)  # noqa: B010  # as above
+    setattr(hypercorn.protocol.h2, "WSStream", GuardedWebSocket)  # noqa: B010  # as above

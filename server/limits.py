@@ -137,6 +137,8 @@ def _kind_of(default: Any, choices: tuple[str, ...]) -> Kind:
 def _whole(declared: Setting, raw: Any) -> int:
     """Whole numbers only: NaN, fractions and 1e3 are refused rather than rounded (ACP-211)."""
     value: int
+    if declared.zero == "unlimited" and str(raw).strip().lower() in ("inf", "infinity"):
+        return 0
     if isinstance(raw, str) and _WHOLE.match(raw.strip()):
         value = int(raw.strip()) if len(raw) <= 20 else -1
     elif isinstance(raw, int) and not isinstance(raw, bool):

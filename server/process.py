@@ -10,6 +10,7 @@ from types import FrameType
 import trio
 from hypercorn.utils import LifespanFailureError
 
+from server.application import Application
 from server.config import Config
 from server.serve import serve
 from server.telemetry import log, set_up_logging
@@ -22,11 +23,12 @@ def run(config: Config) -> int:
     set_up_logging(config.log_level, config.log_format)
     # A second signal that comes when Trio has already let go of them must not spoil the exit code.
     signal.signal(signal.SIGTERM, _die_quietly)
+    application = Application(config)
     failures: list[str] = []
     try:
-        trio.run(_serve, config)
-    except* LifespanFailureError as errors:
-        failures += _texts(errors)
+        trio.run(_serve, config, application)
+    except* LifespanFailureError:
+        failures.append(application.failure or "could not start")
     except* OSError as errors:
         failures += [f"cannot listen on {config.hostname}:{config.port}: {text}" for text in _texts(errors)]
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -40,7 +42,7 @@ def _die_quietly(_: int, __: FrameType | None) -> None:
     raise SystemExit(0)
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config, application: Application) -> None:
     stop = trio.Event()
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
@@ -53,7 +55,7 @@ async def _serve(config: Config) -> None:
 
             nursery.start_soon(listen)
             async with trio.open_nursery() as server:
-                for url in await server.start(partial(serve, config, shutdown=stop.wait)):
+                for url in await server.start(partial(serve, config, application=application, shutdown=stop.wait)):
                     sys.stdout.write(f"moorline listening on {url}\n")
                 sys.stdout.flush()
             nursery.cancel_scope.cancel()

@@ -100,7 +100,8 @@ class SseBody(ResponseBody):
         return self._finish() if self._drain.is_cut else self._heart(trio.current_time())
 
     def _heart(self, now: float) -> bytes:
-        self._next_beat = now + self._heartbeat
+        # Late beats do not shift the later ones.
+        self._next_beat = now + self._heartbeat - (now - self._next_beat) % self._heartbeat
         return self._beat
 
     def _finish(self) -> bytes:

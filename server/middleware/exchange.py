@@ -109,6 +109,7 @@ class _One:
             await self._send(message)
         if ending.cancelled_caught:
             raise PeerTooSlow
+        self._sends.answered = True
 
     async def _see_off(self) -> None:
         """Wait a moment for the rest of the request, throwing it away where the application does not read it any more."""

@@ -21,8 +21,6 @@ BAD_HOST = {"error": "Invalid Host header"}
 BAD_ORIGIN = {"error": "Request denied by CORS policy"}
 UNAUTHORIZED = {"error": "Unauthorized"}
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
-
 
 @asynccontextmanager
 async def driving(loopback: bool | None = None, **settings: Any) -> AsyncIterator[Driver]:
