@@ -113,13 +113,19 @@ async def test_heartbeat_comes_although_events_do(autojump_clock: MockClock) -> 
         await stream.read()
         start = trio.current_time()
         beats = []
-        while trio.current_time() - start < 62:
-            source.put(b"data: 1\n\n")
-            chunk = await stream.read()
-            if chunk == b": hb\n\n":
-                beats.append(trio.current_time() - start)
-            await trio.sleep(1)
-    assert len(beats) == 4
+
+        async def feed() -> None:
+            while True:
+                await trio.sleep(1.1)
+                source.put(b"data: 1\n\n")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed)
+            while trio.current_time() - start < 62:
+                if await stream.read() == b": hb\n\n":
+                    beats.append(trio.current_time() - start)
+            nursery.cancel_scope.cancel()
+    assert beats == pytest.approx([15, 30, 45, 60])
 
 
 async def test_everything_pending_is_one_chunk(autojump_clock: MockClock) -> None:
