@@ -195,9 +195,20 @@ class Structure(msgspec.Struct, frozen=True, gc=False):
     LAYOUT: ClassVar[Layout]
     SIZE: ClassVar[int]
     CHECKS: ClassVar[tuple[Check, ...]] = ()
+    BASE: ClassVar[int] = 0
+    """Where `pack_checked` reports the first byte of this structure to be."""
 
     def pack(self) -> bytes:
         """The bytes of this structure, reserved fields zero."""
+        raise NotImplementedError
+
+    def pack_checked(self) -> bytes:
+        """As `pack`, but refuses what a strict receiver would refuse, with the same error."""
+        raise NotImplementedError
+
+    @staticmethod
+    def pack_values(*values: Any) -> bytes:
+        """`pack_checked` of an object with these attributes, in order, without making one."""
         raise NotImplementedError
 
     @classmethod

@@ -196,14 +196,37 @@ def _prefixes(folded: tuple[Field, ...]) -> dict[int, Any]:
 
 
 def _pack_source(made: Layout) -> str:
-    if not made.size:
-        return "def pack(self):\n    return b''"
-    values = [
-        repr(each.value) if each.kind == "constant" else f"self.{each.name}"
-        for each in made.fields
-        if each.kind != "reserved"
-    ]
+    values = [repr(f.value) if f.kind == "constant" else f"self.{f.name}" for f in made.fields if f.kind != "reserved"]
     return f"def pack(self):\n    return pack_struct({', '.join(values)})"
+
+
+def _checked_source(made: Layout, *, method: bool) -> str:
+    """`pack_checked`, or `pack_values` which is given the values: the strict rules, then the bytes.
+
+    Adding 0 makes a plain number of an enumeration member, whose operators would be slow.
+    """
+    attributes = [each for each in made.fields if each.is_attribute]
+    names = [f"f_{each.name}" for each in attributes]
+    lines = ["def pack_checked(self):" if method else f"def pack_values({', '.join(names)}):"]
+    for each in attributes:
+        source = f"self.{each.name}" if method else f"f_{each.name}"
+        if method or each.kind == "bitmap":
+            lines.append(f"    f_{each.name} = {source}{' + 0' if each.kind == 'bitmap' else ''}")
+    lines += ["    try:"]
+    lines += [f"        t_{each.name}[f_{each.name}]" for each in attributes if each.table is not None]
+    tests = " and ".join(_fast_checks(made)).replace("not strict or ", "")
+    lines.append(f"        if {tests or True}:")
+    packed = [repr(f.value) if f.kind == "constant" else f"f_{f.name}" for f in made.fields if f.kind != "reserved"]
+    lines.append(f"            return pack_struct({', '.join(packed)})")
+    lines += ["    except LookupError:", "        pass"]
+    lines.append(f"    return recheck(cls, pack_struct({', '.join(packed)}))")
+    return "\n".join(lines)
+
+
+def recheck(cls: type[Structure], packed: bytes) -> bytes:
+    """Name the rule that ``packed`` breaks, or find that it breaks none."""
+    explain(cls, packed, 0, True, cls.BASE)
+    return packed
 
 
 def _compile(cls: type[Structure], made: Layout) -> dict[str, Callable[..., Any]]:
@@ -212,14 +235,16 @@ def _compile(cls: type[Structure], made: Layout) -> dict[str, Callable[..., Any]
     scope: dict[str, Any] = {
         "cls": cls,
         "explain": explain,
+        "recheck": recheck,
         "unpack_from": struct.Struct(rest.replace("<", "<Q") if folded else rest).unpack_from,
         "pack_struct": made.packer.pack,
         "prefixes": _prefixes(folded),
     }
     scope |= {f"t_{each.name}": each.table for each in made.fields if each.table is not None}
-    for source in (_decode_source(made), _pack_source(made)):
+    checked = [_checked_source(made, method=method) for method in (True, False)]
+    for source in (_decode_source(made), _pack_source(made), *checked):
         exec(compile(source, f"<layout {made.name}>", "exec"), scope)  # generated from our own declaration
-    return {"decode": scope["decode"], "pack": scope["pack"]}
+    return {name: scope[name] for name in ("decode", "pack", "pack_checked", "pack_values")}
 
 
 def layout(name: str, section: str, source: str, *, fold: int = 0) -> Callable[[type[S]], type[S]]:
@@ -232,8 +257,9 @@ def layout(name: str, section: str, source: str, *, fold: int = 0) -> Callable[[
     def decorate(cls: type[S]) -> type[S]:
         made = describe(cls, name, section, source, fold)
         functions = _compile(cls, made)
-        attributes: dict[str, Any] = {"LAYOUT": made, "SIZE": made.size, "pack": functions["pack"]}
-        attributes["decode"] = staticmethod(functions["decode"])
+        attributes: dict[str, Any] = {"LAYOUT": made, "SIZE": made.size, **functions}
+        for static in ("decode", "pack_values"):
+            attributes[static] = staticmethod(functions[static])
         for key, value in attributes.items():
             setattr(cls, key, value)
         return cls

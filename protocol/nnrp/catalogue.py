@@ -130,102 +130,103 @@ CATALOGUE: Registry[Message] = Registry(
 """Every message type of preview3."""
 
 
-def _refuse(header: Header, field: str, rule: str) -> NnrpError:
+IdRule: TypeAlias = Callable[[int, int, Any, bool], None]
+"""session_id and frame_id of the header, the metadata, strict or not; raises when they do not fit the message."""
+
+
+def _refuse(message: Message, field: str, rule: str) -> NnrpError:
     offset = Header.LAYOUT.field(field).offset
-    subject, reach = header.msg_type.name, MESSAGE_REACH[header.msg_type]
-    return NnrpError(Outcome.BAD_COMBINATION, rule, subject=subject, field=field, offset=offset, reach=reach)
+    subject, outcome = message.LAYOUT.name, Outcome.BAD_COMBINATION
+    return NnrpError(outcome, rule, subject=subject, field=field, offset=offset, reach=message.REACH)
 
 
-IdRule: TypeAlias = Callable[[Header, Any, bool], None]
+def _frame_zero(frame_id: int, metadata: Any) -> None:
+    if frame_id:
+        raise _refuse(metadata, "frame_id", "frame_id must be 0 in a message that is about no frame")
 
 
-def _frame_zero(header: Header) -> None:
-    if header.frame_id:
-        raise _refuse(header, "frame_id", "frame_id must be 0 in a message that is about no frame")
+def _connection(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if session_id:
+        raise _refuse(metadata, "session_id", "a connection message carries session_id 0")
+    _frame_zero(frame_id, metadata)
 
 
-def _connection(header: Header, metadata: Any, strict: bool) -> None:
-    if header.session_id:
-        raise _refuse(header, "session_id", "a connection message carries session_id 0")
-    _frame_zero(header)
-
-
-def _connection_or_any(header: Header, metadata: Any, strict: bool) -> None:
+def _connection_or_any(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
     if strict:
-        _connection(header, metadata, strict)
+        _connection(session_id, frame_id, metadata, strict)
 
 
-def _close(header: Header, metadata: Any, strict: bool) -> None:
-    if strict and header.session_id:
-        raise _refuse(header, "session_id", "CLOSE ends the connection and carries session_id 0")
-    _frame_zero(header)
+def _close(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if strict and session_id:
+        raise _refuse(metadata, "session_id", "CLOSE ends the connection and carries session_id 0")
+    _frame_zero(frame_id, metadata)
 
 
-def _hello_ack(header: Header, metadata: Any, strict: bool) -> None:
-    if strict and header.session_id not in (0, metadata.session_id):
-        raise _refuse(header, "session_id", "session_id must be 0 or the granted one")
-    _frame_zero(header)
+def _hello_ack(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if strict and session_id not in (0, metadata.session_id):
+        raise _refuse(metadata, "session_id", "session_id must be 0 or the granted one")
+    _frame_zero(frame_id, metadata)
 
 
-def _session(header: Header, metadata: Any, strict: bool) -> None:
-    if not header.session_id:
-        raise _refuse(header, "session_id", "a session message names its session")
-    _frame_zero(header)
+def _session(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if not session_id:
+        raise _refuse(metadata, "session_id", "a session message names its session")
+    _frame_zero(frame_id, metadata)
 
 
-def _session_open(header: Header, metadata: Any, strict: bool) -> None:
+def _session_open(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
     allowed = (0,) if strict else (0, metadata.requested_session_id)
-    if header.session_id not in allowed:
-        raise _refuse(header, "session_id", "SESSION_OPEN carries session_id 0")
-    _frame_zero(header)
+    if session_id not in allowed:
+        raise _refuse(metadata, "session_id", "SESSION_OPEN carries session_id 0")
+    _frame_zero(frame_id, metadata)
 
 
-def _session_open_ack(header: Header, metadata: Any, strict: bool) -> None:
+def _session_open_ack(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
     installed = metadata.session_status in (SessionStatus.OPENED, SessionStatus.RESUMED)
-    if header.session_id != metadata.session_id and (strict or installed):
-        raise _refuse(header, "session_id", "header and metadata name the same session")
-    _frame_zero(header)
+    if session_id != metadata.session_id and (strict or installed):
+        raise _refuse(metadata, "session_id", "header and metadata name the same session")
+    _frame_zero(frame_id, metadata)
 
 
-def _frame(header: Header, metadata: Any, strict: bool) -> None:
-    if not (header.session_id and header.frame_id):
-        field = "frame_id" if header.session_id else "session_id"
-        raise _refuse(header, field, "a frame message names its session and frame")
+def _frame(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if not (session_id and frame_id):
+        field = "frame_id" if session_id else "session_id"
+        raise _refuse(metadata, field, "a frame message names its session and frame")
 
 
-def _cancel(header: Header, metadata: Any, strict: bool) -> None:
-    if not header.session_id:
-        raise _refuse(header, "session_id", "a frame message names its session")
+def _cancel(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if not session_id:
+        raise _refuse(metadata, "session_id", "a frame message names its session")
 
 
-def _cache(header: Header, metadata: Any, strict: bool) -> None:
-    if strict and not header.session_id:
-        raise _refuse(header, "session_id", "a cache message names its session")
-    _frame_zero(header)
+def _cache(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if strict and not session_id:
+        raise _refuse(metadata, "session_id", "a cache message names its session")
+    _frame_zero(frame_id, metadata)
 
 
-def _hint(header: Header, metadata: Any, strict: bool) -> None:
-    if strict and not header.session_id:
-        raise _refuse(header, "session_id", "a result hint names its session")
+def _hint(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if strict and not session_id:
+        raise _refuse(metadata, "session_id", "a result hint names its session")
 
 
-def _flow(header: Header, metadata: Any, strict: bool) -> None:
-    if (metadata.scope_kind == FlowScope.CONNECTION) != (header.session_id == 0):
-        raise _refuse(header, "session_id", "session_id is 0 in scope connection and names the session in the others")
-    _frame_zero(header)
+def _flow(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    if (metadata.scope_kind == FlowScope.CONNECTION) != (session_id == 0):
+        raise _refuse(metadata, "session_id", "session_id is 0 in scope connection and names the session in the others")
+    _frame_zero(frame_id, metadata)
 
 
-def _error(header: Header, metadata: Any, strict: bool) -> None:
+def _error(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
     if not strict:
         return
-    if metadata.error_scope == ErrorScope.CONNECTION and header.session_id:
-        raise _refuse(header, "session_id", "an error of scope connection carries session_id 0")
-    if header.frame_id not in (0, metadata.related_frame_id):
-        raise _refuse(header, "frame_id", "frame_id is 0 or the related frame")
+    if metadata.error_scope == ErrorScope.CONNECTION and session_id:
+        raise _refuse(metadata, "session_id", "an error of scope connection carries session_id 0")
+    if frame_id not in (0, metadata.related_frame_id):
+        raise _refuse(metadata, "frame_id", "frame_id is 0 or the related frame")
 
 
-def _ping(header: Header, metadata: Any, strict: bool) -> None:
-    _frame_zero(header)
+def _ping(session_id: int, frame_id: int, metadata: Any, strict: bool) -> None:
+    _frame_zero(frame_id, metadata)
 
 
 ID_RULES: dict[MessageType, IdRule] = {

@@ -18,22 +18,19 @@ __all__ = ["parse_result", "parse_submit"]
 def parse_submit(message: FrameSubmit, body: Buffer, how: Context) -> DataBody:
     bitmap = int(message.payload_kind_bitmap)
     count = message.payload_frame_count
-    flat = bitmap == 1 and not count and message.submit_mode == SubmitMode.INLINE
-    if not body and not bitmap & 1 and not count:
-        return _submit_without_body(message, how)
-    return _data_body(message, body, bitmap, count, flat, how)
-
-
-def _submit_without_body(message: FrameSubmit, how: Context) -> DataBody:
-    if message.object_ref_mask:
-        bind_submit_objects(message, Regions(), strict=how.strict, at=how.at)
-    return DataBody(BodyForm.EMPTY)
+    if count:
+        return _data_body(message, body, bitmap, count, False, how)
+    if not (body or bitmap & 1):
+        if message.object_ref_mask:
+            bind_submit_objects(message, Regions(), strict=how.strict, at=how.at)
+        return DataBody(BodyForm.EMPTY)
+    return _data_body(message, body, bitmap, 0, bitmap == 1 and message.submit_mode == SubmitMode.INLINE, how)
 
 
 def parse_result(message: ResultPush, body: Buffer, how: Context) -> DataBody:
     bitmap = int(message.payload_kind_bitmap)
     count = message.payload_frame_count
-    if not body and not bitmap & 1 and not count:
+    if not (body or count or bitmap & 1):
         return DataBody(BodyForm.EMPTY)
     return _data_body(message, body, bitmap, count, bitmap == 1 and not count, how)
 
@@ -61,9 +58,8 @@ def _data_body(
 
 def _region_body(message: FrameSubmit | ResultPush, body: Buffer, bitmap: int, count: int, how: Context) -> DataBody:
     regions = parse_regions(message.TYPE, body, count, bitmap, how)
-    if not (bitmap & 1 or regions.inline_objects or regions.references):
-        if isinstance(message, FrameSubmit) and message.object_ref_mask:
-            bind_submit_objects(message, regions, strict=how.strict, at=how.at)
+    masked = isinstance(message, FrameSubmit) and message.object_ref_mask
+    if not (bitmap & 1 or regions.inline_objects or regions.references or masked):
         return DataBody(BodyForm.REGION, regions)
     if isinstance(message, FrameSubmit):
         tensor = bind_submit_objects(message, regions, strict=how.strict, at=how.at)

@@ -15,7 +15,7 @@ from protocol.nnrp.control_bodies import CONTROL_BODIES, widens_cancel
 from protocol.nnrp.data_bodies import parse_result, parse_submit
 from protocol.nnrp.enums import MessageType, OperationFeatures
 from protocol.nnrp.errors import NnrpError, Outcome
-from protocol.nnrp.extensions import NO_FEATURES
+from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
 from protocol.nnrp.header import HEADER_BYTES, MAX_META_BYTES, Header
 from protocol.nnrp.messages import MESSAGES, Message
 
@@ -25,6 +25,7 @@ __all__ = [
     "Packet",
     "RawPacket",
     "check_limits",
+    "check_message",
     "decode_packet",
     "parse_header",
 ]
@@ -101,30 +102,60 @@ _BODIES: dict[MessageType, BodyParser] = {
     MessageType.FRAME_SUBMIT: parse_submit,
     MessageType.RESULT_PUSH: parse_result,
 }
-_STEPS: dict[MessageType, tuple[type[Message], IdRule, BodyParser]] = {
-    kind: (MESSAGES[kind], ID_RULES[kind], _BODIES[kind]) for kind in MessageType
+_Step: TypeAlias = tuple[type[Message], IdRule, BodyParser, Context, Context]
+_STEPS: dict[MessageType, _Step] = {
+    kind: (
+        message,
+        ID_RULES[kind],
+        _BODIES[kind],
+        Context(True, NO_FEATURES, HEADER_BYTES + message.SIZE),
+        Context(False, NO_FEATURES, HEADER_BYTES + message.SIZE),
+    )
+    for kind, message in MESSAGES.items()
 }
-"""What decodes each message type, in the order of nnrp-wire 4.9."""
+"""What decodes each message type, in the order of nnrp-wire 4.9, and the contexts that need no features."""
 
 
 def _decode(header: Header, buffer: bytes | memoryview, start: int, strict: bool, granted: OperationFeatures) -> Packet:
-    message, check_ids, parse_body = _STEPS[header.msg_type]
+    message, check_ids, parse_body, strictly, tolerantly = _STEPS[header.msg_type]
     meta_len, body_len = header.meta_len, header.body_len
     if meta_len != message.SIZE:
         _wrong_meta_len(message, meta_len)
     metadata = message.decode(buffer, start, strict, HEADER_BYTES)
-    check_ids(header, metadata, strict)
+    check_ids(header.session_id, header.frame_id, metadata, strict)
     start += meta_len
     body: Buffer = b""
-    if body_len >= VIEW_BYTES:
-        body = memoryview(buffer)[start : start + body_len]
-    elif body_len:
-        body = bytes(buffer[start : start + body_len])
-    content = parse_body(metadata, body, Context(strict, granted, HEADER_BYTES + meta_len))
-    if not header.frame_id and header.msg_type is MessageType.FRAME_CANCEL and not widens_cancel(content):
+    if body_len:
+        body = _cut(buffer, start, start + body_len)
+    how = strictly if strict else tolerantly
+    if granted:
+        how = Context(strict, granted, how.at)
+    content = parse_body(metadata, body, how)
+    if not header.frame_id and header.msg_type is MessageType.FRAME_CANCEL:
+        _check_wide_cancel(content)
+    return Packet(header, metadata, body, content)
+
+
+def _cut(buffer: bytes | memoryview, start: int, stop: int) -> Buffer:
+    """A copy of a small body, a view of a large one."""
+    if stop - start < VIEW_BYTES:
+        return bytes(buffer[start:stop])
+    return memoryview(buffer)[start:stop]
+
+
+def _check_wide_cancel(content: Body) -> None:
+    if not widens_cancel(content):
         rule = "frame_id 0 needs a granted cancel_scope of group or session"
         raise NnrpError(Outcome.BAD_COMBINATION, rule, subject="FRAME_CANCEL", field="frame_id", offset=24)
-    return Packet(header, metadata, body, content)
+
+
+def check_message(session_id: int, frame_id: int, message: Message, body: Buffer, strict: bool) -> None:
+    """Apply the rules for ids and body to a message about to be sent; its own were applied in `pack_checked`."""
+    _, check_ids, parse_body, _, _ = _STEPS[message.TYPE]
+    check_ids(session_id, frame_id, message, strict)
+    content = parse_body(message, body, Context(strict, ALL_FEATURES, HEADER_BYTES + message.SIZE))
+    if not frame_id and message.TYPE is MessageType.FRAME_CANCEL:
+        _check_wide_cancel(content)
 
 
 def _wrong_meta_len(message: type[Message], meta_len: int) -> None:
@@ -179,9 +210,9 @@ def decode_packet(
     """
     if isinstance(buffer, bytearray):
         buffer = bytes(buffer)
-    header = parse_header(buffer)
+    header = Header.decode(buffer) if len(buffer) >= HEADER_BYTES else parse_header(buffer)
     declared = HEADER_BYTES + header.meta_len + header.body_len
-    if header.meta_len > MAX_META_BYTES or header.body_len > max_body_bytes or len(buffer) != declared:
+    if len(buffer) != declared or header.meta_len > MAX_META_BYTES or header.body_len > max_body_bytes:
         check_limits(header, max_body_bytes)
         rule = f"the header declares {declared} bytes, {len(buffer)} are present"
         Header.fail(Violation("LengthMismatch", "HEADER", None, min(declared, len(buffer)), rule))

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from protocol.layout import Buffer
-from protocol.nnrp.decoder import VIEW_BYTES, decode_packet
+from protocol.nnrp.catalogue import ID_RULES
+from protocol.nnrp.decoder import VIEW_BYTES, check_message
 from protocol.nnrp.enums import HeaderFlags
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
-from protocol.nnrp.extensions import ALL_FEATURES
-from protocol.nnrp.header import Header
-from protocol.nnrp.messages import Message
-from protocol.nnrp.regions import Regions
+from protocol.nnrp.header import HEADER_BYTES, Header
+from protocol.nnrp.messages import FrameSubmit, Message, ResultPush
+from protocol.nnrp.region_parser import pack_payload_regions
+from protocol.nnrp.regions import Regions, TypedPayload
 
 __all__ = ["BodyLike", "encode_packet", "encode_parts"]
 
@@ -20,6 +21,24 @@ BodyLike: TypeAlias = Buffer | Regions | list[Buffer]
 """The body of a packet to send: bytes, buffers to be written one after the other, or the regions to build it from."""
 
 _NO_FLAGS = HeaderFlags(0)
+_DATA = (FrameSubmit, ResultPush)
+
+
+def encode_packet(
+    message: Message,
+    body: BodyLike = b"",
+    *,
+    session_id: int = 0,
+    frame_id: int = 0,
+    view_id: int = 0,
+    route_id: int = 0,
+    trace_id: int = 0,
+    flags: HeaderFlags = _NO_FLAGS,
+    strict: bool = True,
+) -> bytes:
+    """The packet as one bytes object; arguments and errors as in `encode_parts`."""
+    ids = (session_id, frame_id, view_id, route_id, trace_id)
+    return b"".join(_encode(message, body, flags, ids, strict))
 
 
 def encode_parts(
@@ -39,34 +58,60 @@ def encode_parts(
     The message is checked as a receiver would check it, in strict mode; ``strict=False`` is for answering a peer in
     its dialect (nnrp-wire 2.6, 8.6) and for nothing else. Raises `NnrpLocalError`, and nothing was sent.
     """
-    parts = body.build() if isinstance(body, Regions) else body if isinstance(body, list) else [body]
-    size = sum(map(len, parts))
-    kind = message.TYPE
+    ids = (session_id, frame_id, view_id, route_id, trace_id)
+    return _gather(_encode(message, body, flags, ids, strict))
+
+
+_Ids: TypeAlias = tuple[int, int, int, int, int]
+
+
+def _encode(message: Message, body: BodyLike, flags: HeaderFlags, ids: _Ids, strict: bool) -> list[Buffer]:
     try:
-        header = Header(kind, flags, message.SIZE, size, session_id, frame_id, view_id, route_id, trace_id)
-        head = header.pack() + message.pack()
+        if type(body) is Regions and strict and isinstance(message, _DATA) and body.only_payloads:
+            return _encode_payloads(message, body.payloads, flags, ids)
+        return _encode_any(message, body, flags, ids, strict)
     except struct.error as error:
         rule = f"a value does not fit its field: {error}"
-        raise NnrpLocalError(Outcome.LENGTH_OVERFLOW, rule, subject=kind.name) from error
-    gathered = _gather(head, parts)
-    _check(gathered[0] if len(gathered) == 1 else b"".join(gathered), strict)
-    return gathered
-
-
-def _check(whole: Buffer, strict: bool) -> None:
-    """What we send must be what we would accept: one truth for both directions."""
-    try:
-        decode_packet(whole, strict=strict, granted=ALL_FEATURES, max_body_bytes=0xFFFF_FFFF)
+        raise NnrpLocalError(Outcome.LENGTH_OVERFLOW, rule, subject=message.TYPE.name) from error
     except NnrpError as error:
         raise NnrpLocalError(
             error.outcome, error.rule, subject=error.subject, field=error.field, offset=error.offset
         ) from error
 
 
-def _gather(head: bytes, parts: list[Buffer]) -> list[Buffer]:
+def _encode_any(message: Message, body: BodyLike, flags: HeaderFlags, ids: _Ids, strict: bool) -> list[Buffer]:
+    """Build, then check as a receiver would: one truth for both directions."""
+    parts = body.build() if isinstance(body, Regions) else body if isinstance(body, list) else [body]
+    size = sum([len(part) for part in parts])
+    head = Header.pack_values(message.TYPE, flags, message.SIZE, size, *ids)
+    packed = message.pack_checked() if strict else message.pack()
+    if not strict:
+        message = message.decode(packed, 0, False, HEADER_BYTES)
+    whole = parts[0] if len(parts) == 1 else b"".join(parts)
+    check_message(ids[0], ids[1], message, whole, strict)
+    return [head, packed, *parts]
+
+
+def _encode_payloads(
+    message: FrameSubmit | ResultPush, payloads: tuple[TypedPayload, ...], flags: HeaderFlags, ids: _Ids
+) -> list[Buffer]:
+    """The common case, typed payloads and nothing else: checked while it is built, payloads are not looked at."""
+    packed = message.pack_checked()
+    if message.payload_frame_count != len(payloads):
+        rule = f"payload_frame_count is {message.payload_frame_count}, the body has {len(payloads)} payloads"
+        field = "payload_frame_count"
+        raise NnrpError(Outcome.BAD_COMBINATION, rule, subject=message.TYPE.name, field=field)
+    regions, size = pack_payload_regions(payloads, message.payload_kind_bitmap + 0)
+    kind = message.TYPE
+    head = Header.pack_values(kind, flags, message.SIZE, size, *ids)
+    ID_RULES[kind](ids[0], ids[1], message, True)
+    return [head, packed, *regions]
+
+
+def _gather(parts: list[Buffer]) -> list[Buffer]:
     """Join small neighbours, keep large buffers as they are."""
     out: list[Buffer] = []
-    small: list[Buffer] = [head]
+    small: list[Buffer] = []
     for part in parts:
         if len(part) < VIEW_BYTES:
             small.append(part)
@@ -78,9 +123,3 @@ def _gather(head: bytes, parts: list[Buffer]) -> list[Buffer]:
     if small:
         out.append(b"".join(small))
     return out
-
-
-def encode_packet(message: Message, body: BodyLike = b"", **header: Any) -> bytes:
-    """The packet as one bytes object; arguments and errors as in `encode_parts`."""
-    parts = encode_parts(message, body, **header)
-    return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)

@@ -35,6 +35,7 @@ class Message(Record, frozen=True, gc=False):
     """The fixed metadata of one message type."""
 
     TYPE: ClassVar[MessageType]
+    BASE: ClassVar[int] = 40
 
     def __init_subclass__(cls) -> None:
         if "TYPE" in cls.__dict__:

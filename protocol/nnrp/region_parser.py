@@ -20,9 +20,10 @@ from protocol.nnrp.errors import NnrpError, Outcome
 from protocol.nnrp.regions import ExtensionFrame, FrameValue, InlineObject, Regions, TypedPayload
 from protocol.nnrp.vendor import ObjectExpect, OperationStateBlock, SubmitContext
 
-__all__ = ["parse_regions"]
+__all__ = ["pack_payload_regions", "parse_regions"]
 
 _PRELUDE = BodyRegionPrelude.SIZE
+_PACK_PRELUDE = BodyRegionPrelude.LAYOUT.packer.pack
 _UNPACK_PRELUDE = BodyRegionPrelude.LAYOUT.unpacker.unpack_from
 _D24 = TypedPayloadDescriptor.SIZE
 _D16 = TypedPayloadDescriptorV2.SIZE
@@ -60,19 +61,43 @@ def parse_regions(message: MessageType, data: Buffer, count: int, bitmap: int, h
     descriptors = _PRELUDE + inline + named
     frames = descriptors + described
     extensions = frames + framed
-    payloads: tuple[TypedPayload, ...] = ()
-    if described == _D24 * count:
-        if count:
-            payloads = _parse_payloads(data, descriptors, frames, extensions, bitmap, how)
-    else:
-        payloads = _parse_legacy(data, descriptors, frames, extensions, bitmap, how)
-    if extensions == len(data) and descriptors == _PRELUDE:
-        return Regions(payloads)
-    objects = _parse_objects(data, _PRELUDE, _PRELUDE + inline, how) if inline else ()
-    references = tuple(_parse_references(data, _PRELUDE + inline, descriptors, how))
+    objects: tuple[InlineObject, ...] = ()
+    references: tuple[ObjectReference, ...] = ()
+    if descriptors != _PRELUDE:
+        objects = _parse_objects(data, _PRELUDE, _PRELUDE + inline, how)
+        references = _parse_references(data, _PRELUDE + inline, descriptors, how)
+    parse = _parse_payloads if described == _D24 * count else _parse_legacy
+    payloads = parse(data, descriptors, frames, extensions, bitmap, how)
+    if extensions == len(data):
+        return Regions(payloads, objects, references)
     split = extensions + ext_heads
     extra = tuple(_parse_frames(data, extensions, split, message, len(references), how))
     return Regions(payloads, objects, references, extra)
+
+
+def pack_payload_regions(payloads: tuple[TypedPayload, ...], bitmap: int) -> tuple[list[Buffer], int]:
+    """Prelude, descriptors and data of a body of 24-byte payloads and nothing else, and the size of it all.
+
+    The rules of nnrp-wire 8.5 are applied; what contiguous counting cannot break is not looked at again.
+    """
+    pack, others = TypedPayloadDescriptor.pack_values, bitmap & ~_TENSOR
+    parts: list[Buffer] = [b""]
+    offset = 0
+    for each in payloads:
+        plan, size = each.descriptor, len(each.data)
+        if type(plan) is not TypedPayloadDescriptor:
+            raise _bad("one body has one kind of descriptor", "TYPED_PAYLOAD_DESCRIPTOR", None, 0)
+        profile = plan.profile_id
+        if others and (profile == 1 or (bitmap == 2 and profile != 2)):
+            _check_profile(profile, _PRELUDE + _D24 * (len(parts) - 1))
+        flags, semantics = plan.descriptor_flags, plan.stream_semantics
+        parts.append(pack(profile, flags, plan.schema_id, plan.schema_version, semantics, offset, size))
+        offset += size
+    described = _D24 * len(payloads)
+    parts[0] = _PACK_PRELUDE(0, 0, described, offset, 0, 0)
+    for each in payloads:
+        parts.append(each.data)
+    return parts, _PRELUDE + described + offset
 
 
 def _refuse_prelude(data: Buffer, count: int, how: Context) -> None:
@@ -94,9 +119,9 @@ def _refuse_prelude(data: Buffer, count: int, how: Context) -> None:
         raise _bad("0 when payload_frame_count is 0", name, "typed_payload_frame_bytes", at + 12)
 
 
-def _parse_references(data: Buffer, offset: int, end: int, how: Context) -> Iterator[ObjectReference]:
-    for place in range(offset, end, ObjectReference.SIZE):
-        yield ObjectReference.decode(data, place, how.strict, how.at + place)
+def _parse_references(data: Buffer, offset: int, end: int, how: Context) -> tuple[ObjectReference, ...]:
+    places = range(offset, end, ObjectReference.SIZE)
+    return tuple(ObjectReference.decode(data, place, how.strict, how.at + place) for place in places)
 
 
 def _parse_objects(data: Buffer, offset: int, end: int, how: Context) -> tuple[InlineObject, ...]:
@@ -122,25 +147,25 @@ def _parse_payloads(
     data: Buffer, offset: int, frames: int, end: int, bitmap: int, how: Context
 ) -> tuple[TypedPayload, ...]:
     """The 24-byte descriptors from ``offset`` to ``frames`` and their payloads up to ``end`` (nnrp-wire 8.5)."""
-    decode = TypedPayloadDescriptor.decode
+    strict, at, decode = how.strict, how.at, TypedPayloadDescriptor.decode
     others = bitmap & ~_TENSOR
     single = _SINGLE_KINDS.get(others)
     payloads, start = [], frames
     for place in range(offset, frames, _D24):
-        descriptor = decode(data, place, how.strict, how.at + place)
+        descriptor = decode(data, place, strict, at + place)
         begin = frames + descriptor.offset
         stop = begin + descriptor.length
         if begin != start or stop > end:
             _check_range(descriptor, start - frames, end - frames, how, place)
         profile = descriptor.profile_id
         if others and (profile == 1 or (bitmap == 2 and profile != 2)):
-            _check_profile(profile, how.at + place)
-        kind = single or (PayloadKind.TOKEN_CHUNK if profile == ProfileId.TOKEN else None)
+            _check_profile(profile, at + place)
+        kind = single or (PayloadKind.TOKEN_CHUNK if profile == 2 else None)
         payloads.append(TypedPayload(descriptor, data[begin:stop], kind))
         start = stop
-    if start != end and how.strict:
+    if start != end and strict:
         rule = "the payloads must cover the frame region exactly"
-        raise _bad(rule, "BODY_REGION_PRELUDE", "typed_payload_frame_bytes", how.at + 12)
+        raise _bad(rule, "BODY_REGION_PRELUDE", "typed_payload_frame_bytes", at + 12)
     return tuple(payloads)
 
 

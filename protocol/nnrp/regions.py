@@ -69,8 +69,7 @@ class TypedPayload(msgspec.Struct, frozen=True):
         flags: DescriptorFlags = _NO_FLAGS,
     ) -> TypedPayload:
         """A payload to send; offset and length are filled in when the body is built."""
-        descriptor = TypedPayloadDescriptor(profile_id, flags, schema_id, schema_version, stream_semantics)
-        return cls(descriptor, data)
+        return cls(TypedPayloadDescriptor(profile_id, flags, schema_id, schema_version, stream_semantics), data)
 
     @classmethod
     def legacy(cls, data: Buffer, kind: PayloadKind, *, profile_id: int = 0) -> TypedPayload:
@@ -102,6 +101,13 @@ class Regions(msgspec.Struct, frozen=True):
     extensions: tuple[ExtensionFrame, ...] = ()
 
     @property
+    def only_payloads(self) -> bool:
+        """Whether there is at least one payload, with a 24-byte descriptor, and nothing else."""
+        if not self.payloads or self.inline_objects or self.references or self.extensions:
+            return False
+        return type(self.payloads[0].descriptor) is TypedPayloadDescriptor
+
+    @property
     def descriptor_bytes(self) -> int:
         """Size of one typed payload descriptor: 24, or 16 in the legacy dialect."""
         return self.payloads[0].descriptor.SIZE if self.payloads else TypedPayloadDescriptor.SIZE
@@ -111,23 +117,16 @@ class Regions(msgspec.Struct, frozen=True):
 
         Offsets and lengths of the descriptors are written as counted.
         """
-        objects = [each.pack() for each in self.inline_objects]
-        references = [each.pack() for each in self.references]
         descriptors, frame_bytes = _place_payloads(self.payloads)
+        described = len(descriptors) * self.descriptor_bytes
+        datas = [each.data for each in self.payloads]
+        if not (self.inline_objects or self.references or self.extensions):
+            return [b"".join([_PACK_PRELUDE(0, 0, described, frame_bytes, 0, 0), *descriptors]), *datas]
+        objects = b"".join([each.pack() for each in self.inline_objects])
+        references = b"".join([each.pack() for each in self.references])
         frames, frame_payload = _place_extensions(self.extensions)
-        prelude = _PACK_PRELUDE(
-            sum(map(len, objects)),
-            len(references) * ObjectReference.SIZE,
-            len(descriptors) * self.descriptor_bytes,
-            frame_bytes,
-            len(frames),
-            len(frame_payload),
-        )
-        head = b"".join((prelude, *objects, *references, *descriptors))
-        parts: list[Buffer] = [head, *(each.data for each in self.payloads)]
-        if frames:
-            parts.append(frames + frame_payload)
-        return parts
+        prelude = _PACK_PRELUDE(len(objects), len(references), described, frame_bytes, len(frames), len(frame_payload))
+        return [b"".join([prelude, objects, references, *descriptors]), *datas, frames + frame_payload]
 
 
 def _place_payloads(payloads: Sequence[TypedPayload]) -> tuple[list[bytes], int]:
@@ -152,8 +151,6 @@ def _place_payloads(payloads: Sequence[TypedPayload]) -> tuple[list[bytes], int]
 
 
 def _place_extensions(frames: Sequence[ExtensionFrame]) -> tuple[bytes, bytes]:
-    if not frames:
-        return b"", b""
     head, offset = [], 0
     for each in frames:
         size = len(each.payload)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from protocol.layout import Violation
 from protocol.nnrp.enums import HeaderFlags
@@ -57,7 +58,7 @@ class Splitter:
         self._pending = bytearray()
         self._wanted = HEADER_BYTES
         self._header: Header | None = None
-        self._ready: list[RawPacket] = []
+        self._ready: list[tuple[bytes | memoryview, list[int]]] = []
         self._failure: NnrpError | None = None
         self._count = 0
 
@@ -93,9 +94,13 @@ class Splitter:
     def packets(self) -> Iterator[RawPacket]:
         """The complete packets not yet taken, then the framing fault if there was one."""
         ready, self._ready = self._ready, []
-        yield from ready
-        if self._failure is not None:
-            raise self._failure
+        packets = chain.from_iterable(map(RawPacket, repeat(data), starts) for data, starts in ready)
+        return packets if self._failure is None else self._and_fail(packets, self._failure)
+
+    @staticmethod
+    def _and_fail(packets: Iterator[RawPacket], failure: NnrpError) -> Iterator[RawPacket]:
+        yield from packets
+        raise failure
 
     def statistics(self) -> SplitterStatistics:
         return SplitterStatistics(len(self._pending), self._wanted, self._count, self._failure is not None)
@@ -114,7 +119,7 @@ class Splitter:
                 break
             self._header = self._admit(parse_header(pending))
         # The buffer is handed to the packet and never touched again by the splitter.
-        self._ready.append(RawPacket(memoryview(pending).toreadonly()))
+        self._ready.append((memoryview(pending).toreadonly(), [0]))
         self._count += 1
         self._pending = bytearray()
         self._header = None
@@ -128,37 +133,41 @@ class Splitter:
 
     def _split(self, data: bytes | memoryview, offset: int) -> None:
         """Cut ``data[offset:]``; what the fast path does not know, the rules of the header decide."""
-        ready = self._ready
-        before, size = len(ready), len(data)
+        starts: list[int] = []
+        self._ready.append((data, starts))
+        size = len(data)
         try:
             while size - offset >= HEADER_BYTES:
-                offset = self._run(data, offset)
-                if size - offset < HEADER_BYTES:
-                    break
+                if size <= self._max_body:  # then no complete body in it can be too large
+                    offset = _run(data, offset, starts)
+                    if size - offset < HEADER_BYTES:
+                        break
                 header = self._admit(parse_header(data, offset))
                 if self._wanted > size - offset:
                     self._header = header
                     break
-                ready.append(RawPacket(data, offset))
+                starts.append(offset)
                 offset += self._wanted
                 self._wanted = HEADER_BYTES
         finally:
-            self._count += len(ready) - before
+            self._count += len(starts)
         if offset < size:
             self._pending = bytearray(data[offset:])
 
-    def _run(self, data: bytes | memoryview, offset: int) -> int:
-        """Cut packets off ``data`` while they are complete, within the limits, and begin in a known way."""
-        unpack, heads, append, max_body = _HEAD.unpack_from, _HEADS, self._ready.append, self._max_body
-        size = len(data)
-        last = size - HEADER_BYTES
+
+def _run(data: bytes | memoryview, offset: int, starts: list[int]) -> int:
+    """Cut packets off ``data`` for as long as they are complete and begin in a known way."""
+    unpack, heads, append = _HEAD.unpack_from, _HEADS, starts.append
+    size = len(data)
+    last = size - HEADER_BYTES
+    try:
         while offset <= last:
             head, body_len = unpack(data, offset)
-            if head not in heads or body_len > max_body:
-                break
             end = offset + heads[head] + body_len
             if end > size:
                 break
-            append(RawPacket(data, offset))
+            append(offset)
             offset = end
+    except KeyError:
         return offset
+    return offset
