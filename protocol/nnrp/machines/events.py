@@ -216,7 +216,10 @@ class ProbeReceived(msgspec.Struct, gc=False):
 
 
 class ProbeAnswered(msgspec.Struct, gc=False):
+    """Not ``matched``: the answer to another probe than any of ours; the sample has failed (7.18)."""
+
     packet: Packet
+    matched: bool
 
 
 class PingReceived(msgspec.Struct, gc=False):

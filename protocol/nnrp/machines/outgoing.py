@@ -61,7 +61,7 @@ def to_wire_error(error: NnrpError, header: Header | None = None, *, retry_after
     text = str(error).encode("utf-8")[:DIAGNOSTIC_BYTES].decode("utf-8", "ignore").encode("utf-8")
     session_id = error.session_id or (header.session_id if header is not None else 0)
     frame_id = error.frame_id or (header.frame_id if header is not None else 0)
-    if error.scope is ErrorScope.SESSION:
+    if error.scope is not ErrorScope.FRAME:
         frame_id = 0
     message = Error(
         error_code=error.code,
@@ -76,7 +76,7 @@ def to_wire_error(error: NnrpError, header: Header | None = None, *, retry_after
     return Outgoing(
         message,
         session_id=0 if error.scope is ErrorScope.CONNECTION else session_id,
-        frame_id=frame_id if error.scope is ErrorScope.FRAME else 0,
+        frame_id=frame_id,
         route_id=route_id,
         trace_id=trace_id,
         body=text,

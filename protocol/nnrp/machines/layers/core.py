@@ -322,13 +322,14 @@ class ConnectionCore:
             return to_wire_error(error, header)
         if header is None or kind is not MessageType.FRAME_SUBMIT or error.fatal:
             return None
-        if header.session_id not in self.sessions or error.outcome is Outcome.OPERATION_EXISTS:
-            return None
+        session = self.sessions.get(header.session_id)
+        if session is None or session.operations.of_frame(header.frame_id) is not None:
+            return None  # a drop would end the operation that has this frame id
         return Outgoing(ResultDrop(), header.session_id, header.frame_id, header.view_id)
 
     def _end(self, cause: EndCause) -> None:
-        """The connection is over, and with it every session on it."""
-        if self.state is ConnectionState.CLOSED:
+        """The connection is over, and with it every session on it. The first cause stays."""
+        if self.state is ConnectionState.CLOSED and self.end_cause is not None:
             return
         self.state = ConnectionState.CLOSED
         self.end_cause = cause

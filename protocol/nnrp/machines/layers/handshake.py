@@ -164,17 +164,9 @@ class Handshake(ConnectionCore):
         self._step(ConnectionInput.PROBE, packet.header)
         answer = packet.metadata
         assert isinstance(answer, TransportProbeAck)
-        if answer.probe_id not in self._probes:
-            raise NnrpError(
-                Outcome.BAD_STATE,
-                "no such probe was sent",
-                subject="TRANSPORT_PROBE_ACK",
-                field="probe_id",
-                reach=Reach.CONNECTION,
-                fatal=False,
-            )
+        matched = answer.probe_id in self._probes
         self._probes.discard(answer.probe_id)
-        return ProbeAnswered(packet)
+        return ProbeAnswered(packet, matched)
 
     def _on_ping(self, packet: Packet, now: float) -> PingReceived:
         self._step(ConnectionInput.PING, packet.header)

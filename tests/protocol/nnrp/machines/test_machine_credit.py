@@ -347,7 +347,7 @@ def test_an_operation_window_counts_what_runs_below_it() -> None:
     """Scope operation: operations concurrently in flight under that operation; it is bound to that operation."""
     duo = Duo()
     duo.connect()
-    mine, theirs = duo.open(features=ALL_FEATURES)
+    mine, _ = duo.open(features=ALL_FEATURES)
     duo.client.machine.submit(mine, 0.0, context=SubmitContext(50))
     duo.client.machine.submit(mine, 0.0, context=SubmitContext(60))
     update = FlowUpdate(FlowScope.OPERATION, operation_credit=1, operation_id=50, credit_epoch=1, flow_flags=VALID)
