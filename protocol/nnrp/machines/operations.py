@@ -34,7 +34,7 @@ class OperationTable:
     because later ones may name them as parents.
     """
 
-    __slots__ = ("_by_frame", "_by_id", "_done", "_live", "_used_frames", "_used_ids", "session_id")
+    __slots__ = ("_by_frame", "_by_id", "_carried", "_done", "_live", "_used_frames", "_used_ids", "session_id")
 
     def __init__(self, session_id: int, *, tree: bool = False) -> None:
         self.session_id = session_id
@@ -44,6 +44,7 @@ class OperationTable:
         self._used_frames = RisingIds()
         self._used_ids: RisingIds | RecentIds = RecentIds() if tree else self._used_frames
         self._done: deque[int] | None = deque() if tree else None
+        self._carried = 0
 
     def __len__(self) -> int:
         """Operations in flight."""
@@ -56,11 +57,12 @@ class OperationTable:
     @property
     def watermark(self) -> int:
         """The highest operation id seen, 0 before the first (nnrp-wire 10 item 7)."""
-        return self._used_ids.highest
+        return max(self._used_ids.highest, self._carried)
 
     @property
     def highest_frame(self) -> int:
-        return self._used_frames.highest
+        """The highest frame id received, 0 before the first. What a migration goes on after (13.9)."""
+        return max(self._used_frames.highest, max(self._by_frame, default=0))
 
     def get(self, operation_id: int) -> Operation | None:
         """The operation, in flight or still remembered; None when unknown."""
@@ -94,10 +96,10 @@ class OperationTable:
         wanted = operation_id or frame_id
         if frame_id == 0:
             raise self._refuse(Outcome.BAD_COMBINATION, "a submit needs a frame id", frame_id)
-        if frame_id in self._used_frames:
+        if frame_id in self._used_frames or frame_id in self._by_frame:
             raise self._refuse(Outcome.OPERATION_EXISTS, "the frame id was used in this session before", frame_id)
         if self._done is not None:
-            if wanted in self._used_ids:
+            if wanted in self._used_ids or wanted in self._live:
                 raise self._refuse(Outcome.OPERATION_EXISTS, "the operation id was used in this session", frame_id)
         elif wanted != frame_id or parent_id or group_id:
             raise self._refuse(Outcome.BAD_COMBINATION, "submit_context was not granted in this session", frame_id)
@@ -112,19 +114,23 @@ class OperationTable:
             deadline=deadline,
         )
         operation.depth = depth
-        self._admit(operation)
+        self._used_frames.add(frame_id)
+        if self._done is not None:
+            self._used_ids.add(wanted)
+        self._enter(operation)
         return operation
 
     def adopt(self, operation: Operation) -> None:
-        """Take over an operation that went on while its session was detached. The session's ids start afresh with it,
-        so that a peer that counts from 1 again after a resume is served (nnrp-wire 13.7 item 3)."""
+        """Take over an operation that went on while its session was detached. Its ids are taken while it is in flight,
+        and free after that: a peer that counts from 1 again after a resume is served (nnrp-wire 13.7 item 3)."""
         if self._done is None and operation.operation_id != operation.frame_id:
             raise ValueError("an operation with an id of its own needs a table with a tree")
+        self._carried = max(self._carried, operation.operation_id)
         operation.children = None
         operation.live_below = 0
         if operation.parent_id and operation.parent_id not in self._by_id:
             operation.parent_id = 0
-        self._admit(operation)
+        self._enter(operation)
 
     def settle(self, operation: Operation) -> None:
         """The operation has had its terminal message: it is no longer in flight. Raises ValueError the second time."""
@@ -178,14 +184,12 @@ class OperationTable:
     def next_deadline(self) -> float:
         return min((each.deadline for each in self._live.values() if not each.ended), default=math.inf)
 
-    def _admit(self, operation: Operation) -> None:
+    def _enter(self, operation: Operation) -> None:
         self._live[operation.operation_id] = operation
-        self._used_frames.add(operation.frame_id)
         if self._done is None:
             return
         self._by_id[operation.operation_id] = operation
         self._by_frame[operation.frame_id] = operation
-        self._used_ids.add(operation.operation_id)
         parent = self._by_id.get(operation.parent_id)
         if parent is not None:
             if parent.children is None:
