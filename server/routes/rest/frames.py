@@ -1,0 +1,84 @@
+"""Events as REST sees them: the envelope, and the bytes of a frame, made once per event (REST-084, REST-085)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from protocol.sse import rest_frame
+from sessions import Event, EventType, Notice, NoticeType, Session
+from sessions.events import encode
+from sessions.ring import Ring
+from sessions.subscription import Item
+
+__all__ = ["HIDDEN", "chunk", "envelope", "frame", "notice_frame", "snapshot_frame"]
+
+HIDDEN: Final = frozenset({EventType.OPERATION_STATE})
+"""Events of another wire's operations: they have ids in the common ring and no form here."""
+_FORM: Final = "rest"
+
+
+def envelope(event: Event) -> bytes:
+    """``{id, v, type, data, promptId?, originatorClientId?, _meta}`` as one line of JSON."""
+    data = event.data
+    if b"\n" in data or b"\r" in data:
+        # Only white space between tokens can be a line end in valid JSON.
+        data = data.replace(b"\r", b" ").replace(b"\n", b" ")
+    more = b""
+    if event.prompt_id is not None:
+        more = b',"promptId":' + encode(event.prompt_id)
+    if event.originator is not None:
+        more += b',"originatorClientId":' + encode(event.originator)
+    return b'{"id":%d,"v":1,"type":%b,"data":%b%b,"_meta":{"serverTimestamp":%d}}' % (
+        event.id,
+        encode(event.type),
+        data,
+        more,
+        event.timestamp,
+    )
+
+
+def frame(event: Event) -> bytes:
+    """The frame of a published event; empty for one that REST does not show."""
+    if event.type in HIDDEN:
+        return b""
+    return rest_frame(envelope(event), _name(event.type), event.id)
+
+
+def notice_frame(type: str, data: Mapping[str, Any], now_ms: int) -> bytes:
+    """A synthetic frame: no id, neither as a line nor in the envelope (ACP-020)."""
+    body = {"v": 1, "type": type, "data": data, "_meta": {"serverTimestamp": now_ms}}
+    return rest_frame(encode(body), type)
+
+
+def snapshot_frame(session: Session) -> bytes:
+    """``session_snapshot`` of this moment (REST-086)."""
+    state = session.state()
+    data = {
+        "sessionId": session.id,
+        "currentModelId": (state.get("models") or {}).get("currentModelId"),
+        "currentApprovalMode": (state.get("modes") or {}).get("currentModeId"),
+        "recordingDegraded": False,
+    }
+    return notice_frame("session_snapshot", data, session.now_ms())
+
+
+def chunk(ring: Ring, items: Sequence[Item], now_ms: int, after_replay: Callable[[], bytes] | None = None) -> bytes:
+    """Everything a reader is to get now, as one piece of bytes. ``after_replay`` makes what follows ``replay_complete``."""
+    form = ring.form
+    parts = []
+    for item in items:
+        if isinstance(item, Notice):
+            parts.append(notice_frame(item.type, item.data, now_ms))
+            if after_replay is not None and item.type is NoticeType.REPLAY_COMPLETE:
+                parts.append(after_replay())
+        else:
+            forms = item.forms
+            made = None if forms is None else forms.get(_FORM)
+            parts.append(form(item, _FORM, frame) if made is None else made)
+    return b"".join(parts)
+
+
+def _name(type: str) -> str:
+    # A type made up by a runner must not be able to break out of its line.
+    return type if type.isprintable() else "event"
