@@ -17,6 +17,7 @@ from sessions.archive import Archive
 from sessions.errors import (
     HarbourDraining,
     RestoreInProgress,
+    RunnerError,
     SessionConflict,
     SessionLimitExceeded,
     SessionNotFound,
@@ -24,6 +25,7 @@ from sessions.errors import (
     Unsupported,
     WorkspaceMismatch,
 )
+from sessions.events import EventType
 from sessions.limits import Limits
 from sessions.observer import EndReason, NullObserver, Observer
 from sessions.permissions import PermissionPolicy
@@ -31,6 +33,9 @@ from sessions.runner import Runner, SessionSpec
 from sessions.session import Session, SessionPhase
 
 __all__ = ["Harbour", "HarbourStatistics", "Opened", "open_harbour", "wall_clock_ms"]
+
+_NO_SUCH_SESSION = (-32002, -32602, -32603)
+"""How agents say that they know no session with this id; ACP has no code of its own for it."""
 
 
 def wall_clock_ms() -> int:
@@ -213,10 +218,11 @@ class Harbour:
             self._restoring.discard(session_id)
         return Opened(session, False, session.register_client())
 
-    async def fork(self, session: Session) -> Opened:
+    async def fork(self, session: Session, display_name: str | None = None) -> Opened:
         """A new session that continues this one's conversation, when its turn in the prompt FIFO comes (ACP-214).
 
-        Raises `Unsupported` when the runner cannot fork, and what `create` raises.
+        Publishes ``session_branched`` on the old one. Raises `Unsupported` when the runner cannot fork, and what `create`
+        raises. Cancelled in between: nothing is left (REST-026).
         """
         capabilities = await self.runner.capabilities()
         if not capabilities.fork_session:
@@ -226,6 +232,12 @@ class Harbour:
             self._check_room(session.cwd)
             branch = Session(self, self.new_id(), session.cwd)
             await self._start(branch, SessionSpec(session.cwd, "fork", session.agent_session_id), keep_id=False)
+        if display_name is not None:
+            branch.rename(display_name)
+        session.publish(
+            EventType.SESSION_BRANCHED,
+            {"sourceSessionId": session.id, "newSessionId": branch.id, "displayName": branch.display_name},
+        )
         return Opened(branch, False, branch.register_client())
 
     async def remove(self, session_id: str) -> bool:
@@ -347,9 +359,12 @@ class Harbour:
             self._archive.remove(session_id)
         try:
             await self._start(session, SessionSpec(session.cwd, start, agent_id, mode=mode), keep_id=True)
-        except BaseException:
+        except BaseException as problem:
             if session.ring.head:
                 self._archive.add(session)
+            elif type(problem) is RunnerError and problem.code in _NO_SUCH_SESSION:
+                # The agent was asked for a session nobody here has ever seen.
+                raise SessionNotFound(session_id) from problem
             raise
         return session
 
