@@ -54,6 +54,7 @@ class NoticeType(enum.StrEnum):
     SLOW_CLIENT_WARNING = "slow_client_warning"
     STREAM_ERROR = "stream_error"
     SESSION_SNAPSHOT = "session_snapshot"
+    HISTORY_TRUNCATED = "history_truncated"
 
 
 @attrs.define(slots=True, eq=False)

@@ -188,6 +188,13 @@ class PermissionMediator:
             if operation is None or pending.operation is operation:
                 self._resolve(pending, PermissionOutcome(), None)
 
+    def withdraw(self, request_id: str) -> bool:
+        """Resolve one open request as cancelled: nobody is left who could see it. False if it is not open."""
+        pending = self._pending.get(request_id)
+        if pending is not None:
+            self._resolve(pending, PermissionOutcome(), None)
+        return pending is not None
+
     # Inside
 
     def _resolve(self, pending: PendingPermission, outcome: PermissionOutcome, voter: str | None) -> None:
