@@ -1,0 +1,205 @@
+"""The storm: one client, one session, prompts and votes, while the network falls apart; then the oracle looks."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Final
+
+import attrs
+import trio
+
+from client import DaemonClient, DaemonError, DaemonHttpError, DaemonSessionClient, DaemonTurnError, TransportKind
+from client import Event as ClientEvent
+from server.config import Config
+from server.testing.agents import ScriptedAgent, Turn
+from server.testing.faults import Weather
+from server.testing.oracle import Findings, Transcript, check_prompts, check_transcript
+from server.testing.run import run_seeded
+from server.testing.world import World, open_world
+
+__all__ = ["Storm", "StormReport", "run_storm"]
+
+LONGEST: Final = 3600.0
+"""Seconds of virtual time a run may take before it counts as hanging."""
+SETTLE: Final = 4000.0
+"""Seconds of virtual time after the client has gone: longer than every grace, sweep and idle limit."""
+
+
+@attrs.frozen(slots=True)
+class StormReport:
+    """What happened. ``findings`` empty: nothing was wrong."""
+
+    seed: int
+    transport: str
+    cuts: int
+    dialled: int
+    prompts: int
+    events: int
+    gaps: int
+    unanswered: int
+    """Prompts whose outcome the caller was told it cannot learn (allowed; silence is not)."""
+    digest: str
+    findings: tuple[str, ...]
+
+
+def run_storm(
+    seed: int,
+    transport: TransportKind | str = TransportKind.REST,
+    *,
+    cuts: int = 30,
+    weather: Weather | None = None,
+    config: Config | None = None,
+) -> StormReport:
+    """One run, in its own Trio loop on a virtual clock. The same arguments give the same report, digest included."""
+    storm = Storm(seed, TransportKind(transport), cuts, weather or Weather(), config)
+    return run_seeded(storm.run, seed=seed)
+
+
+@attrs.define(eq=False)
+class Storm:
+    seed: int
+    transport: TransportKind
+    cuts: int
+    weather: Weather
+    config: Config | None = None
+    findings: Findings = attrs.field(factory=Findings, init=False)
+    unanswered: int = attrs.field(default=0, init=False)
+    answered: int = attrs.field(default=0, init=False)
+    _names: int = attrs.field(default=0, init=False)
+    _followed: str = attrs.field(default="", init=False)
+    _head: int = attrs.field(default=0, init=False)
+    """The ring's head when the reader left."""
+
+    async def run(self) -> StormReport:
+        rng = random.Random(self.seed * 7919 + 1)
+        agent = ScriptedAgent(random.Random(rng.getrandbits(64)))
+        transcript = Transcript(self.findings)
+        async with open_world(
+            self.seed, runner=agent, weather=self.weather, cuts=self.cuts, config=self.config
+        ) as world:
+            living = trio.lowlevel.current_statistics().tasks_living
+            with trio.move_on_after(LONGEST) as limit:
+                await self._client(world, rng, transcript)
+            self.findings.expect(not limit.cancelled_caught, f"hung: not over after {LONGEST:g} s of virtual time")
+            known = [*world.harbour.sessions, *world.harbour.archived]
+            await trio.sleep(SETTLE)
+            self._after(world, living)
+            for session in known:
+                if session.id == self._followed:
+                    check_transcript(self.findings, transcript, session, self._head)
+            check_prompts(self.findings, agent.ran, known)
+            return StormReport(
+                self.seed,
+                self.transport.value,
+                world.network.cuts,
+                world.network.dialled,
+                len(agent.ran),
+                len(transcript.shown),
+                transcript.gaps,
+                self.unanswered,
+                world.network.digest,
+                tuple(self.findings),
+            )
+
+    async def _client(self, world: World, rng: random.Random, transcript: Transcript) -> None:
+        async with world.client(self.transport, max_pending_prompts_per_session=None, default_vote=None) as client:
+            session = await self._create(client)
+            async with session, trio.open_nursery() as nursery:
+                reading = trio.Event()
+                nursery.start_soon(self._read, session, rng, transcript, reading)
+                await reading.wait()
+                async with trio.open_nursery() as prompts:
+                    for _ in range(rng.choice((1, 1, 2, 3))):
+                        prompts.start_soon(self._prompt_until_clear, world, session, random.Random(rng.getrandbits(64)))
+                await self._catch_up(world, session, transcript)
+                self._followed, self._head = session.session_id, transcript.last
+                nursery.cancel_scope.cancel()
+
+    async def _create(self, client: DaemonClient) -> DaemonSessionClient:
+        """A create whose answer was lost may leave a session behind; it is reaped as idle, and nobody reads it."""
+        while True:
+            try:
+                return await DaemonSessionClient.create_or_attach(client)
+            except DaemonError:
+                await trio.sleep(0.5)
+
+    async def _read(
+        self, session: DaemonSessionClient, rng: random.Random, transcript: Transcript, reading: trio.Event
+    ) -> None:
+        while True:
+            try:
+                async with session.events(cursor=transcript.last) as events:
+                    reading.set()
+                    async for event in events:
+                        transcript.note(event)
+                        if event.type == "permission_request":
+                            await self._vote(session, event, rng)
+            except DaemonError as problem:
+                self.findings.append(f"the event stream was given up: {problem!r}")
+                return
+
+    async def _vote(self, session: DaemonSessionClient, event: ClientEvent, rng: random.Random) -> None:
+        assert event.request_id is not None
+        for _ in range(50):
+            try:
+                await session.vote(event.request_id, rng.choice(("yes", "no")))
+            except DaemonHttpError:
+                # Refused: it was resolved meanwhile.
+                return
+            except DaemonError:
+                await trio.sleep(0.2)
+            else:
+                return
+
+    async def _prompt_until_clear(self, world: World, session: DaemonSessionClient, rng: random.Random) -> None:
+        plan = world.network.plan
+        assert plan is not None
+        while not plan.clear(trio.current_time()):
+            await self._prompt(session, rng)
+            await trio.sleep(rng.random())
+
+    async def _prompt(self, session: DaemonSessionClient, rng: random.Random) -> None:
+        self._names += 1
+        turn = Turn(
+            f"p{self._names}",
+            chunks=rng.choice((0, 1, 3, 10, 40)),
+            size=rng.choice((4, 50, 400)),
+            pause=rng.choice((0.0, 0.0, 0.01, 0.3)),
+            ask=rng.random() < 0.2,
+            fail=rng.random() < 0.1,
+        )
+        try:
+            result = await session.prompt(turn.words())
+        except DaemonTurnError as problem:
+            self.answered += 1
+            self.findings.expect(turn.fail, f"{turn.name} was told it failed: {problem!r}")
+        except DaemonError:
+            self.unanswered += 1
+        else:
+            self.answered += 1
+            self.findings.expect(not turn.fail, f"{turn.name} was to fail and was told {result.stop_reason}")
+            self.findings.expect(
+                result.stop_reason in ("end_turn", "cancelled"), f"{turn.name} ended with {result.stop_reason}"
+            )
+
+    async def _catch_up(self, world: World, session: DaemonSessionClient, transcript: Transcript) -> None:
+        """The weather is clear: the reader must reach the head of the ring."""
+        for _ in range(600):
+            try:
+                served = world.harbour.find(session.session_id)
+            except Exception as problem:
+                self.findings.append(f"the session is gone while its client follows it: {problem}")
+                return
+            if transcript.last >= served.ring.head and not len(served.operations):
+                return
+            await trio.sleep(0.5)
+        self.findings.append(f"the reader stopped at {transcript.last} of {served.ring.head}")
+
+    def _after(self, world: World, living: int) -> None:
+        """Nothing is left of the client: no slot, no subscriber, no connection, no task."""
+        counts: dict[str, Any] = attrs.asdict(world.harbour.statistics())
+        for name in ("sessions", "active_prompts", "pending_permissions", "subscribers", "clients"):
+            self.findings.expect(counts[name] == 0, f"{counts[name]} {name} left over")
+        self.findings.expect(not world.network.links, f"{len(world.network.links)} connections left over")
+        tasks = trio.lowlevel.current_statistics().tasks_living
+        self.findings.expect(tasks <= living, f"{tasks - living} tasks left over")
