@@ -37,6 +37,9 @@ class RingStatistics:
     unserialisable: int
 
 
+_DROPPED = Event(0, "", b"", 0, None, None, 0)
+
+
 class Ring:
     """Events with ids 1, 2, 3…; the oldest go when ``limits`` are exceeded, but the newest always stays.
 
@@ -267,6 +270,8 @@ class Ring:
 
     def _drop_oldest(self) -> None:
         event = self._events[self._start]
+        # The list is compacted now and then; what was dropped must not live until then (C-097: events may be large).
+        self._events[self._start] = _DROPPED
         self._start += 1
         if self._start >= COMPACT_AT and self._start * 2 >= len(self._events):
             del self._events[: self._start]
