@@ -18,6 +18,7 @@ from client.permissions import PermissionDesk, Showing
 from client.prompts import TERMINALS, PromptLedger, Ticket
 from client.reader import ReaderOptions, SessionReader
 from client.requests import Vote
+from client.rest import session_path
 from client.results import PromptOutcome, PromptResult, SessionInfo
 from client.subscription import EventQueue
 from client.transport import Transport
@@ -29,8 +30,8 @@ logger = logging.getLogger("moorline.client")
 BEST_EFFORT = 5.0
 """Seconds for what is tried without anybody waiting for it: a default vote, a late cancel."""
 ADOPTION_WAIT = 10.0
-"""Seconds after a session was taken back on a new connection within which the outcome of an older prompt must show up.
-A daemon that lost the connection has ended its prompts, and the end is in the ring."""
+"""Seconds after a session was taken back within which the outcome of an older prompt must show up, or the daemon say
+that it still runs. A daemon that gave up the connection has ended its prompts, and the end is in the ring."""
 
 
 @attrs.frozen
@@ -249,11 +250,23 @@ class SessionLink:
                 ticket.finish(Event(envelope["type"], data))
 
     async def _settle_or_give_up(self, tickets: list[Ticket]) -> None:
-        running = [ticket for ticket in tickets if await self._settled_by_polling(ticket)]
+        known = [ticket for ticket in tickets if await self._settled_by_polling(ticket)]
+        waiting = [ticket for ticket in tickets if ticket not in known]
+        # A turn that goes on will end with an event; one that is over has had its event, or never will.
         await trio.sleep(ADOPTION_WAIT)
-        for ticket in tickets:
-            if ticket not in running:
-                ticket.fail(DaemonStreamEndedError("the connection was lost and the prompt's outcome with it"))
+        while any(not ticket.settled for ticket in waiting) and await self._has_active_prompt():  # noqa: ASYNC110 - asks
+            await trio.sleep(ADOPTION_WAIT)
+        for ticket in waiting:
+            ticket.fail(DaemonStreamEndedError("the connection was lost and the prompt's outcome with it"))
+
+    async def _has_active_prompt(self) -> bool:
+        try:
+            with limited(BEST_EFFORT, "status"):
+                answer = await self.context.transport.rest("GET", session_path(self.session_id, "status"))
+            status = answer.json()
+        except DaemonError:
+            return False
+        return isinstance(status, dict) and status.get("hasActivePrompt") is True
 
     async def _settled_by_polling(self, ticket: Ticket) -> bool:
         """Whether the daemon knows the prompt: then it is settled now, or will be by an event."""

@@ -102,6 +102,10 @@ class PromptLedger:
         self._open.append(ticket)
         ticket.on_settled = self._advance
 
+    def discard(self, ticket: Ticket) -> None:
+        """Watch no longer. The ticket stays as it is."""
+        self._open = [other for other in self._open if other is not ticket]
+
     def abandon(self, ticket: Ticket) -> bool:
         """The caller gave up. True if it is this session's oldest prompt, hence the one a cancel would hit.
 

@@ -260,6 +260,8 @@ class DaemonSessionClient:
             link.follow(receipt.last_event_id)
             return await ticket.wait()
         finally:
+            # Whether it was given up or settled is decided already.
+            link.ledger.discard(ticket)
             link.close()
 
     async def _polled_outcome(self, ticket: Ticket, failure: DaemonStreamEndedError) -> PromptResult:

@@ -7,10 +7,11 @@ frame, stay silent, or answer nonsense. In memory it works with the autojump clo
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, AsyncIterator
+from functools import partial
+from typing import Any
 
 import h11
 import trio
@@ -35,7 +36,7 @@ class Exchange:
     received: bytes = b""
     started: bool = False
     chunked: bool = False
-    gone: trio.Event = field(default_factory=trio.Event)
+    lock: trio.Lock = field(default_factory=trio.Lock)
 
     @property
     def route(self) -> str:
@@ -45,7 +46,8 @@ class Exchange:
         return json.loads(self.body) if self.body else None
 
     async def write(self, data: bytes) -> None:
-        await self.stream.send_all(data)
+        async with self.lock:
+            await self.stream.send_all(data)
 
     async def answer(self, status: int, body: Any = None, headers: dict[str, str] | None = None) -> None:
         """A complete answer; ``body`` may be bytes, a string or JSON."""
@@ -86,7 +88,9 @@ class Exchange:
 
 
 def head(status: int, headers: dict[str, str]) -> bytes:
-    return f"HTTP/1.1 {status} X\r\n".encode() + b"".join(f"{k}: {v}\r\n".encode() for k, v in headers.items()) + b"\r\n"
+    return (
+        f"HTTP/1.1 {status} X\r\n".encode() + b"".join(f"{k}: {v}\r\n".encode() for k, v in headers.items()) + b"\r\n"
+    )
 
 
 async def serve_stream(stream: trio.abc.Stream, handler: Handler) -> None:
@@ -98,7 +102,7 @@ async def serve_stream(stream: trio.abc.Stream, handler: Handler) -> None:
             if exchange is None:
                 return
             await handler(exchange)
-            if exchange.chunked or not exchange.started:
+            if exchange.chunked or not exchange.started or "upgrade" in exchange.headers:
                 return
             # The handler wrote the answer itself; tell the parser what it needs to go on.
             connection.send(h11.Response(status_code=200, headers=[("Content-Length", "0")]))
@@ -197,6 +201,6 @@ async def loopback(handler: Handler) -> AsyncIterator[str]:
         async def serve(stream: trio.SocketStream) -> None:
             await serve_stream(stream, handler)
 
-        listeners = await nursery.start(lambda task_status: trio.serve_tcp(serve, 0, host="127.0.0.1", task_status=task_status))
+        listeners = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
         yield f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
         nursery.cancel_scope.cancel()
