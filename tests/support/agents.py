@@ -50,8 +50,8 @@ class Desk:
             self.ends.setdefault(str(operation.id), "cancelled")
             self.host._tell()
 
-    async def end_of(self, operation: Operation, timeout: float = 10.0) -> Any:
-        await self.host.wait_for(lambda: str(operation.id) in self.ends, timeout)
+    async def end_of(self, operation: Operation, within: float = 10.0) -> Any:
+        await self.host.wait_for(lambda: str(operation.id) in self.ends, within)
         return self.ends[str(operation.id)]
 
 
@@ -88,12 +88,12 @@ def zombies_of(parent: int) -> list[int]:
     return found
 
 
-async def until(condition: Any, timeout: float = 5.0) -> None:
+async def until(condition: Any, within: float = 5.0) -> None:
     """Look every 10 ms. For what happens outside this process and cannot be waited for."""
-    with trio.fail_after(timeout):
+    with trio.fail_after(within):
         while not condition():  # noqa: ASYNC110 - another process's state has no event
             await trio.sleep(0.01)
 
 
-async def wait_gone(*pids: int, timeout: float = 5.0) -> None:
-    await until(lambda: not any(alive(pid) for pid in pids), timeout)
+async def wait_gone(*pids: int, within: float = 5.0) -> None:
+    await until(lambda: not any(alive(pid) for pid in pids), within)

@@ -88,9 +88,9 @@ class FakeHost:
         self.answer = answer
         self._tell()
 
-    async def wait_for(self, condition: Callable[[], object], timeout: float = 10.0) -> None:
+    async def wait_for(self, condition: Callable[[], object], within: float = 10.0) -> None:
         """Wait until something published makes the condition true."""
-        with trio.fail_after(timeout):
+        with trio.fail_after(within):
             while not condition():
                 await self._change()
 
@@ -111,8 +111,8 @@ def prompt(text: str, **fields: Any) -> Operation:
     return Operation(f"prompt-{next(_numbers)}", PromptRequest([{"type": "text", "text": text}], **fields))
 
 
-async def run_prompt(session: RunnerSession, text: str, timeout: float = 20.0) -> TurnResult:
-    with trio.fail_after(timeout):
+async def run_prompt(session: RunnerSession, text: str, within: float = 20.0) -> TurnResult:
+    with trio.fail_after(within):
         return await session.run(prompt(text))
 
 

@@ -115,7 +115,7 @@ async def _body_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[byt
     try:
         yield pieces
     finally:
-        with trio.CancelScope(shield=True, deadline=-math.inf):
+        with trio.CancelScope(shield=True, deadline=-math.inf):  # noqa: ASYNC100 - the iteration is the checkpoint
             async for _ in pieces:
                 pass
 

@@ -179,7 +179,7 @@ async def test_c_065_exit_between_turns(tmp_path: Path) -> None:
         os.kill(pids_in(tmp_path / "pids")[0], signal.SIGTERM)
         await desk.host.wait_for(lambda: desk.host.deaths, 2)
         with pytest.raises(RunnerLost):
-            await run_prompt(desk.session, "hi", timeout=2)
+            await run_prompt(desk.session, "hi", within=2)
 
 
 async def test_a_crash_while_a_session_starts() -> None:

@@ -78,6 +78,7 @@ async def test_every_kind_of_update() -> None:
 )
 async def test_what_a_handler_may_return(returned: Any, expected: TurnResult) -> None:
     async def handler(operation: Operation, emit: Emitter) -> Any:
+        await emit.checkpoint()
         return returned
 
     assert (await turn(handler))[1] == expected
@@ -108,6 +109,7 @@ async def test_exceptions_are_the_turns_error(error: Exception, message: str, da
 
 async def test_a_wrong_return_value_is_an_error() -> None:
     async def handler(operation: Operation, emit: Emitter) -> Any:
+        await emit.checkpoint()
         return 5
 
     with pytest.raises(RunnerError):

@@ -74,7 +74,7 @@ class Canned:
 async def against(canned: Canned, **settings: Any) -> AsyncIterator[tuple[FakeHost, RunnerSession]]:
     async with trio.open_nursery() as nursery:
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        nursery.start_soon(trio.serve_listeners, canned.serve, [listener])
+        await nursery.start(trio.serve_listeners, canned.serve, [listener])
         port = listener.socket.getsockname()[1]
         runner = OpenAIRunner(f"http://127.0.0.1:{port}", **{"model": "m", **settings})
         async with running(runner):
