@@ -37,7 +37,7 @@ RETRY: Final = 3000
 """Milliseconds told to clients that reconnect by themselves (ACP-091)."""
 _BEAT: Final = comment_frame("hb")
 _JSON: Final = "application/json; charset=utf-8"
-_OTHER_VERBS: Final = ("HEAD", "PUT", "PATCH", "OPTIONS")
+_OTHER_VERBS: Final = ("PUT", "PATCH", "OPTIONS")
 
 _NOT_JSON: Final = {"error": "Invalid JSON in request body"}
 _BATCH: Final = {"error": "Batch JSON-RPC requests are not supported"}
@@ -73,6 +73,9 @@ def register(routes: Blueprint, ground: Ground, registry: Registry, dispatcher: 
 
     @routes.route("/acp", methods=["GET"], provide_automatic_options=False)
     async def stream() -> Response:  # noqa: ASYNC124  # Quart runs a plain function in a thread
+        if request.method == "HEAD":
+            # The framework lets it in wherever GET goes; here it would take the place of the client's stream.
+            return json_response({"error": "Not found"}, 404)
         return get.answer()
 
     @routes.delete("/acp")
