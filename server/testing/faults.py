@@ -5,10 +5,14 @@ from __future__ import annotations
 import enum
 import math
 import random
+from typing import Final
 
 import attrs
 
-__all__ = ["PERFECT", "FaultPlan", "LinkFaults", "Weather"]
+__all__ = ["PERFECT", "STALL_TIMEOUT", "FaultPlan", "LinkFaults", "Weather"]
+
+
+STALL_TIMEOUT: Final = 120.0
 
 
 class Cut(enum.StrEnum):
@@ -19,9 +23,10 @@ class Cut(enum.StrEnum):
     CLOSE = "close"
     """What was under way arrives, then the end (FIN in both directions)."""
     HALF_CLOSE = "half_close"
-    """The direction that reached the byte ends; the other goes on until the peer notices."""
+    """The downward direction ends in good order, the upward one stays open until the client notices."""
     STALL = "stall"
-    """Nothing moves any more, in neither direction, and nobody is told (a dropped route)."""
+    """Nothing moves any more, in neither direction, and nobody is told (a dropped route) until the kernels give up, after
+    `STALL_TIMEOUT` seconds: then it is a reset."""
 
 
 @attrs.frozen(slots=True)
@@ -113,7 +118,7 @@ class FaultPlan:
         cut = rng.choice((Cut.RESET, Cut.RESET, Cut.CLOSE, Cut.HALF_CLOSE))
         where = rng.random()
         if where < 0.2:
-            return attrs.evolve(calm, cut=cut, cut_up=self._bytes() / 4)
+            return attrs.evolve(calm, cut=rng.choice((Cut.RESET, Cut.CLOSE)), cut_up=self._bytes() / 4)
         if where < 0.8:
             return attrs.evolve(calm, cut=cut, cut_down=self._bytes())
         return attrs.evolve(calm, cut=cut, cut_at=rng.expovariate(1 / weather.mean_seconds))

@@ -80,7 +80,7 @@ class _Direction:
             left = self._limit - self.sent
             if left <= room:
                 self._push(bytes(view[: int(left)]))
-                self._link.cut(self)
+                self._link.cut()
                 continue
             self._push(bytes(view[:room]))
             view = view[room:]
@@ -220,7 +220,7 @@ class Link:
         if self._trace is not None:
             self._trace(self.number, direction, data)
 
-    def cut(self, by: _Direction | None = None) -> None:
+    def cut(self) -> None:
         """Let the planned cut happen now; without a plan it is a reset. Idempotent."""
         if self.was_cut:
             return
@@ -230,13 +230,20 @@ class Link:
             for each in (self.up, self.down):
                 each.stalled = True
                 each.change()
-        elif kind is Cut.HALF_CLOSE and by is not None:
-            by.break_off(keep=True)
-        else:
+        elif kind is Cut.HALF_CLOSE:
+            self.down.break_off(keep=True)
+        elif kind is Cut.CLOSE:
             for each in (self.up, self.down):
-                each.break_off(keep=kind is not Cut.RESET)
+                each.break_off(keep=True)
+        else:
+            self.reset()
         if self._on_cut is not None:
             self._on_cut(self)
+
+    def reset(self) -> None:
+        """Both sides get an error, now."""
+        for each in (self.up, self.down):
+            each.break_off(keep=False)
 
     def note_closed(self) -> None:
         self._ends -= 1

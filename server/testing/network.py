@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from server.testing.faults import FaultPlan
+from server.testing.faults import PERFECT, STALL_TIMEOUT, Cut, FaultPlan, LinkFaults
 from server.testing.link import Link, LinkStream
 
 __all__ = ["Network"]
@@ -60,12 +60,10 @@ class Network:
         for link in list(self.links):
             link.cut()
 
-    def _open(self, faults: object) -> Link:
-        from server.testing.faults import PERFECT, LinkFaults
-
+    def _open(self, faults: LinkFaults | None) -> Link:
         link = Link(
             self.dialled,
-            faults if isinstance(faults, LinkFaults) else PERFECT,
+            faults or PERFECT,
             rng=self._rng,
             on_cut=self._note_cut,
             trace=self._note_bytes,
@@ -96,7 +94,13 @@ class Network:
         finally:
             link.client.close()
 
+    async def _give_up(self, link: Link) -> None:
+        await trio.sleep(STALL_TIMEOUT)
+        link.reset()
+
     def _note_cut(self, link: Link) -> None:
+        if link.faults.cut is Cut.STALL:
+            self._nursery.start_soon(self._give_up, link)
         self.cuts += 1
         if self.plan is not None:
             self.plan.done += 1
