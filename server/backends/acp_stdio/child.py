@@ -35,6 +35,8 @@ SECRETS: Final = frozenset({"MOORLINE_TOKEN", "QWEN_SERVER_TOKEN"})
 _READ: Final = 65536
 _LAST_OUTPUT_WAIT: Final = 0.25
 """Seconds an exited agent's pipes are still read: a grandchild may hold them open for ever."""
+_EOF_SHARE: Final = 0.25
+"""Share of the kill grace in which an agent may leave because its stdin has ended: agents save their sessions then."""
 _EXIT_WAIT: Final = 0.25
 """Seconds an agent that closed its stdout gets to exit, so that its exit code can be told."""
 
@@ -142,7 +144,8 @@ class Child:
             nursery.cancel_scope.cancel()
             bound = end_bound(self._settings.kill_grace)
             with trio.CancelScope(shield=True, deadline=trio.current_time() + bound):
-                await end_group(self._process, self._settings.kill_grace)
+                grace = self._settings.kill_grace
+                await end_group(self._process, grace, patience=grace * _EOF_SHARE)
             self.diagnostics.note("agent_ended", reason=self._why, exit_code=self._process.returncode)
             self.ended.set()
 

@@ -64,17 +64,20 @@ def _runs_in(pid: str, group: int) -> bool:
     return int(found) == group and state not in (b"Z", b"X")
 
 
-async def end_group(process: trio.Process, grace: float) -> None:
-    """SIGTERM to the process's group, SIGKILL after ``grace`` seconds, and the process collected.
+async def end_group(process: trio.Process, grace: float, *, patience: float = 0.0) -> None:
+    """SIGTERM to the process's group, SIGKILL ``grace`` seconds from now, and the process collected.
 
-    The process must lead its group (``start_new_session``). To be called under a shield with a deadline `end_bound` seconds
-    away, for it must happen also when everything else has been cancelled.
+    ``patience``: seconds of the grace in which the process may leave by itself, for instance because its stdin has ended;
+    then it can put away what it wants to keep. The process must lead its group (``start_new_session``). To be called under a
+    shield with a deadline `end_bound` seconds away, for it must happen also when everything else has been cancelled.
     """
-    if signal_group(process.pid, signal.SIGTERM):
-        with trio.move_on_after(grace):
+    with trio.move_on_after(grace):
+        with trio.move_on_after(patience):
             await process.wait()
-            while group_alive(process.pid):  # noqa: ASYNC110 - the kernel tells nobody that a group has ended
-                await trio.sleep(_POLL)
+        signal_group(process.pid, signal.SIGTERM)
+        await process.wait()
+        while group_alive(process.pid):  # noqa: ASYNC110 - the kernel tells nobody that a group has ended
+            await trio.sleep(_POLL)
     if signal_group(process.pid, signal.SIGKILL):
         with suppress(ProcessLookupError):
             process.kill()
