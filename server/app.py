@@ -10,13 +10,18 @@ from __future__ import annotations
 from server.application import Application
 from server.guard import install
 from server.handover import find_worker, hand_over
+from server.telemetry import set_up_logging
 
 __all__ = ["app"]
 
 _worker = find_worker()
+if _worker is not None:
+    set_up_logging()
 
 install()
 app = Application(
+    # The hypercorn command is a start of ours: its log is our log.
+    set_up_logs=_worker is not None,
     # Loaded by something that cannot be asked where it listens: assume that others can reach it.
     loopback=_worker.loopback if _worker is not None else False,
     workers=_worker.workers if _worker is not None else 1,

@@ -21,7 +21,7 @@ from server.middleware.exchange import Exchange
 from server.middleware.proxy import TrustedProxies
 from server.security import Policy, Security
 from server.shutdown import Drain
-from server.telemetry import log
+from server.telemetry import log, set_up_logging
 from server.web import ROUTE_PACKAGES, RoutesMaker, create_web
 from sessions.observer import Observer
 
@@ -51,9 +51,10 @@ def _open_default_engine(config: Config, observer: Observer) -> AbstractAsyncCon
 class Application:
     """One ASGI callable. ``config`` None: read from the environment at start-up, so that importing a module cannot fail.
 
-    ``loopback`` and ``workers`` say how the server that runs us listens; None: as the configuration says. ``packages``
-    are the route packages to mount, ``routes`` makes further blueprints, mounted after them. ``announce`` is called with
-    the one line that must reach the operator: a token made because none was configured (ACP-250).
+    ``loopback`` and ``workers`` say how the server that runs us listens; None: as the configuration says. ``set_up_logs``:
+    configure the process's log as the configuration says. ``packages`` are the route packages to mount, ``routes`` makes
+    further blueprints, mounted after them. ``announce`` is called with the one line that must reach the operator: a token
+    made because none was configured (ACP-250).
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class Application:
         open_engine: EngineOpener = _open_default_engine,
         loopback: bool | None = None,
         workers: int = 1,
+        set_up_logs: bool = False,
         packages: Sequence[str] = ROUTE_PACKAGES,
         routes: Sequence[RoutesMaker] = (),
         announce: Callable[[str], object] = _announce,
@@ -71,6 +73,7 @@ class Application:
         self._open_engine = open_engine
         self._loopback = loopback
         self._workers = workers
+        self._set_up_logs = set_up_logs
         self._announce = announce
         self._packages = packages
         self._routes = routes
@@ -105,6 +108,8 @@ class Application:
         the body is cancelled and its error comes out here.
         """
         config = self._settle_config(self._config if self._config is not None else load())
+        if self._set_up_logs:
+            set_up_logging(config.log_level, config.log_format)
         self._apply(config)
         metrics = Metrics()
         async with self._open_engine(config, metrics) as engine:

@@ -56,3 +56,7 @@ def main() -> None:
 
 if any(_exists(place) for place in _NNRP.values()):
     main.add_command(LazyGroup("nnrp", places=_NNRP, help="Look at and try NNRP.", short_help="Look at and try NNRP."))
+
+
+if __name__ == "__main__":
+    main()

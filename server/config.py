@@ -341,12 +341,12 @@ class Config:
     )
     writer_idle_timeout_ms: int = setting(
         0,
-        "An event stream whose peer accepts no byte for this time is closed; overrides --send-timeout-ms there.",
+        "An event stream whose peer takes longer than this to accept what was sent is evicted.",
         section=Section.STREAMS,
         unit="ms",
         minimum=100,
         maximum=_DAY_MS,
-        zero="as --send-timeout-ms",
+        zero="off",
         rule="REST-013",
     )
     affinity_cookie: str | None = setting(

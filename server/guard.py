@@ -251,7 +251,8 @@ class GuardedTCPServer(TCPServer):
             self._sending = sending
             try:
                 await self.stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError):
+                # Busy: the closing of the stream, which asks nobody, is under way in another task.
                 self._note_end(EndReason.PEER_LOST)
                 return False
             finally:

@@ -1,9 +1,10 @@
-"""The protocol of one connection: HTTP/1.1 or HTTP/2, with four holes of the library mended.
+"""The protocol of one connection: HTTP/1.1 or HTTP/2, with five holes of the library mended.
 
 * HTTP/2 DATA for a stream that has been answered already is refused for that stream, instead of failing the connection.
 * An HTTP/2 response that ends before its body is complete resets its stream: the peer would wait for the rest for ever.
 * A writer waits while an HTTP/2 peer keeps its window closed; the library lets it go on, into memory.
 * A WebSocket upgrade that was refused ends the connection and the application's task; the library forgets both.
+* Bytes behind an upgrade that has not been answered end the connection, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import h2.errors
 import h2.exceptions
+import h11
 from hypercorn.events import Closed, Event, RawData
 from hypercorn.protocol.events import Body, StreamClosed
 from hypercorn.protocol.events import Event as StreamEvent
@@ -41,8 +43,8 @@ class GuardedProtocol:
     ) -> None:
         self._send = send
         self._parts = (app, config, context, tasks, state, tls, client, server, send)
-        self._protocol: H11Protocol | _Http2
-        self._protocol = _Http2(*self._parts) if alpn == "h2" else H11Protocol(*self._parts)
+        self._protocol: _Http11 | _Http2
+        self._protocol = _Http2(*self._parts) if alpn == "h2" else _Http11(*self._parts)
 
     @property
     def multiplexed(self) -> bool:
@@ -60,6 +62,8 @@ class GuardedProtocol:
         try:
             await self._protocol.handle(event)
             await self._end_refused_upgrade()
+        except _EarlyData:
+            await self._send(Closed())
         except H2ProtocolAssumedError as change:
             protocol = self._protocol = _Http2(*self._parts)
             await protocol.initiate()
@@ -70,7 +74,7 @@ class GuardedProtocol:
             await self._go_on(change.data)
 
     async def _end_refused_upgrade(self) -> None:
-        stream = self._protocol.stream if isinstance(self._protocol, H11Protocol) else None
+        stream = self._protocol.stream if isinstance(self._protocol, _Http11) else None
         if isinstance(stream, WSStream) and stream.closed and not stream.handshake.accepted:
             # Open again for one message: the application is to hear of the end.
             stream.closed = False
@@ -79,6 +83,28 @@ class GuardedProtocol:
     async def _go_on(self, data: bytes) -> None:
         if data:
             await self._protocol.handle(RawData(data))
+
+
+class _EarlyData(Exception):
+    """The peer has sent WebSocket bytes before it was told that this is a WebSocket."""
+
+
+class _Http11(H11Protocol):
+    async def handle(self, event: Event) -> None:
+        stream = self.stream
+        if isinstance(event, RawData) and event.data and isinstance(stream, WSStream) and not stream.handshake.accepted:
+            raise _EarlyData
+        await super().handle(event)
+
+    async def _create_stream(self, request: h11.Request) -> None:
+        if _is_upgrade(request) and self.connection.trailing_data[0]:
+            await self._send_error_response(400)
+            raise _EarlyData
+        await super()._create_stream(request)
+
+
+def _is_upgrade(request: h11.Request) -> bool:
+    return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in request.headers)
 
 
 class _Http2(H2Protocol):

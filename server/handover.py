@@ -9,7 +9,6 @@ from typing import Any, Final, NoReturn
 import attrs
 
 from server.config import is_loopback
-from server.telemetry import log
 
 __all__ = ["Worker", "find_worker", "hand_over", "reaches_only_this_machine"]
 
@@ -68,7 +67,6 @@ def hand_over(worker: Worker) -> NoReturn:
     """Run the Trio worker in place of the one that is loading us, then end the process."""
     from hypercorn.trio.run import trio_worker
 
-    log.debug("handed_over", worker="trio")
     worker.config.worker_class = "trio"
     trio_worker(worker.config, worker.sockets, worker.shutdown_event)
     raise SystemExit(0)

@@ -1,0 +1,174 @@
+"""The ways to start (design: three starts), as processes: all serve the same, and all end with code 0."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.support.http import RawConnection, ask, open_raw
+from tests.support.processes import ROOT, Process, running
+from tests.support.serving import UPGRADE
+
+pytestmark = pytest.mark.process
+
+MODULE = ["server", "--port", "0"]
+STARTS = {
+    "command": ["server.cli", "serve", "--port", "0"],
+    "trio worker": ["hypercorn", "-k", "trio", "-b", "127.0.0.1:0", "server.app"],
+    "default worker": ["hypercorn", "-b", "127.0.0.1:0", "server.app"],
+}
+
+
+async def assert_serving(server: Process) -> None:
+    assert server.urls, server.output
+    health = await ask(server.port, "GET", "/health")
+    assert (health.status, health.body) == (200, b'{"status":"ok"}')
+    capabilities = (await ask(server.port, "GET", "/capabilities")).json()
+    assert capabilities["protocolVersions"]["current"] == "v1"
+    nothing = await ask(server.port, "GET", "/nowhere")
+    assert (nothing.status, nothing.json()) == (404, {"error": "Not found"})
+    foreign = await ask(server.port, "GET", "/health", host="evil.example")
+    assert foreign.status == 403
+
+
+async def open_stream(raw: RawConnection) -> str:
+    """A session and its event stream, first bytes read."""
+    created = await ask(raw.port, "POST", "/session", b"{}")
+    session = created.json()["sessionId"]
+    await raw.request("GET", f"/session/{session}/events")
+    assert (await raw.read_head()).status == 200
+    await raw.until(b"retry: 3000\n\n")
+    return str(session)
+
+
+async def can_connect(server: Process) -> bool:
+    if not server.urls:
+        return False
+    try:
+        async with open_raw(server.port):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("start", STARTS)
+async def test_every_start_serves_and_ends(start: str) -> None:
+    """One start, one server: the routes, the checks, the guard, a stream that is told, exit code 0."""
+    async with running(STARTS[start]) as server:
+        await assert_serving(server)
+        # The guard is there too.
+        async with open_raw(server.port) as raw:
+            await raw.send(raw.head("GET", "/acp", **UPGRADE) + b"x")
+            await raw.wait_end(within=3)
+        await assert_serving(server)
+        async with open_raw(server.port) as raw, open_raw(server.port) as idle:
+            await open_stream(raw)
+            await idle.request("GET", "/health")
+            await idle.reply()
+            server.terminate()
+            await trio.sleep(0.05)
+            # A second one changes nothing (C-063).
+            server.terminate()
+            rest = await raw.wait_end(within=5)
+            assert rest.endswith(b"0\r\n\r\n")
+            assert await server.wait(within=5) == 0
+        assert "Traceback" not in server.output
+        assert "Exception" not in server.output
+
+
+async def test_a_signal_ends_an_idle_server_at_once() -> None:
+    """``python -m server``, and Ctrl-C."""
+    async with running(MODULE) as server:
+        server.process.send_signal(signal.SIGINT)
+        assert await server.wait(within=5) == 0
+        assert "Traceback" not in server.output
+
+
+async def test_hundred_streams_and_a_stalled_client_end_within_the_bound() -> None:
+    """Bad input and faults: exit within 5 s, every stream gets its end."""
+    async with running([*MODULE, "--max-subscribers", "0"]) as server, trio.open_nursery() as nursery:
+        async with open_raw(server.port) as first:
+            session = await open_stream(first)
+            ends = 0
+
+            async def follow(ready: trio.Event) -> None:
+                nonlocal ends
+                async with open_raw(server.port) as raw:
+                    await raw.request("GET", f"/session/{session}/events")
+                    await raw.read_head()
+                    ready.set()
+                    rest = await raw.wait_end(within=30)
+                    ends += rest.endswith(b"0\r\n\r\n")
+
+            for _ in range(99):
+                ready = trio.Event()
+                nursery.start_soon(follow, ready)
+                await ready.wait()
+            async with open_raw(server.port, receive_buffer=4096) as stalled:
+                await stalled.send(b"".join([stalled.head("GET", "/capabilities")] * 4000))
+                await trio.sleep(0.5)
+                server.terminate()
+                started = trio.current_time()
+                assert await server.wait(within=5) == 0
+                assert trio.current_time() - started < 5
+        nursery.cancel_scope.deadline = trio.current_time() + 2
+    assert ends == 99
+
+
+async def test_configuration_for_hypercorn_comes_from_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "moorline.toml"
+    file.write_text("max-pending-prompts-per-session = 7\n")
+    environ = {"MOORLINE_CONFIG": str(file), "MOORLINE_TOKEN": "tied"}
+    async with running(STARTS["default worker"], environ) as server:
+        assert (await ask(server.port, "GET", "/capabilities")).status == 401
+        reply = await ask(server.port, "GET", "/capabilities", Authorization="Bearer tied")
+        assert reply.json()["limits"]["maxPendingPromptsPerSession"] == 7
+
+
+async def test_bad_configuration_under_hypercorn_is_said() -> None:
+    async with running(STARTS["default worker"], {"MOORLINE_EVENT_RING_SIZE": "none"}) as server:
+        # The exit code is hypercorn's, and 0 (#269): the reason to restart always.
+        await server.wait(within=10)
+        assert "MOORLINE_EVENT_RING_SIZE: must be a whole number" in server.output
+        assert not await can_connect(server)
+
+
+async def test_hypercorn_on_every_interface_makes_a_token() -> None:
+    """ACP-250 under the hypercorn command, which we have to ask where it listens."""
+    async with running(["hypercorn", "-k", "trio", "-b", "0.0.0.0:0", "server.app"]) as server:
+        await trio.sleep(0.1)
+        assert (await ask(server.port, "GET", "/health")).status == 401
+        (line,) = [line for line in server.lines if "made a token" in line]
+        token = line.rpartition(" ")[2]
+        assert (await ask(server.port, "GET", "/health", Authorization=f"Bearer {token}")).status == 200
+
+
+async def test_a_port_in_use_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        async with running(["server", "--port", str(port)]) as server:
+            assert await server.wait(within=5) == 1
+            (line,) = [line for line in server.lines if line]
+            assert line.startswith(f"moorline: cannot listen on 127.0.0.1:{port}: ")
+
+
+async def test_hypercorn_without_trio_on_another_server_says_so() -> None:
+    """An ASGI server we know nothing of: no handing over, the sentence instead."""
+    code = (
+        "import asyncio\n"
+        "from server.app import app\n"
+        "async def main():\n"
+        "    async def receive(): return {'type': 'lifespan.startup'}\n"
+        "    async def send(message): print(message['type'], message['message'])\n"
+        "    await app({'type': 'lifespan'}, receive, send)\n"
+        "asyncio.run(main())\n"
+    )
+    done = await trio.run_process(
+        [sys.executable, "-c", code], capture_stdout=True, capture_stderr=True, cwd=ROOT, check=False
+    )
+    assert b"lifespan.startup.failed moorline runs on Trio: run `hypercorn -k trio server.app`" in done.stdout
