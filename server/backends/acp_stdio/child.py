@@ -80,6 +80,7 @@ class Child:
         """Holds everything this process needs, terminals included; cancelled when it ends."""
         self.diagnostics = Diagnostics(settings.name)
         self.diagnostics.bind(pid=process.pid)
+        self.begun = trio.current_time()
         self._writer = PipeWriter(cast("trio.lowlevel.FdStream", process.stdin))
         self.peer = Peer(self._writer, self, self.diagnostics)
         self._requests = InboundRequests(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -71,17 +70,16 @@ async def end_group(process: trio.Process, grace: float, *, patience: float = 0.
     then it can put away what it wants to keep. The process must lead its group (``start_new_session``). To be called under a
     shield with a deadline `end_bound` seconds away, for it must happen also when everything else has been cancelled.
     """
-    with trio.move_on_after(grace):
+    with trio.move_on_after(grace) as in_time:
         with trio.move_on_after(patience):
             await process.wait()
         signal_group(process.pid, signal.SIGTERM)
         await process.wait()
         while group_alive(process.pid):  # noqa: ASYNC110 - the kernel tells nobody that a group has ended
             await trio.sleep(_POLL)
-    if signal_group(process.pid, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            process.kill()
-    await process.wait()
+    if in_time.cancelled_caught:
+        signal_group(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 def end_bound(grace: float) -> float:

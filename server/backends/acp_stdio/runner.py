@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import attrs
 import msgspec
+import structlog
 import trio
 
 from server.backends.acp_stdio.child import Child, ChildEnd, ChildSettings, spawn
@@ -262,22 +263,27 @@ class AcpAgentRunner:
         raise error
 
     async def _host_child(self, process: trio.Process, *, task_status: trio.TaskStatus[Child]) -> None:
-        begun = trio.current_time()
-        async with trio.open_nursery() as nursery:
-            child = Child(self._settings, process, nursery)
-            self._children.add(child)
-            try:
-                task_status.started(child)
-                await child.run()
-            finally:
-                self._children.discard(child)
-                if self._current is child:
-                    self._current = None
-                # One that never got ready is counted where its start is given up.
-                if child.ready and child.why is ChildEnd.STOPPED:
-                    self._backoff.ended_well()
-                elif child.ready:
-                    self._backoff.failed(trio.current_time() - begun)
+        try:
+            async with trio.open_nursery() as nursery:
+                child = Child(self._settings, process, nursery)
+                self._children.add(child)
+                try:
+                    task_status.started(child)
+                    await child.run()
+                finally:
+                    self._note_end(child)
+        except Exception as error:  # the barrier of one process: a fault in minding it must not end the others
+            structlog.get_logger("moorline.agent").error("agent_supervision_failed", agent=self.name, exc_info=error)
+
+    def _note_end(self, child: Child) -> None:
+        self._children.discard(child)
+        if self._current is child:
+            self._current = None
+        # One that never got ready is counted where its start is given up.
+        if child.ready and child.why is ChildEnd.STOPPED:
+            self._backoff.ended_well()
+        elif child.ready:
+            self._backoff.failed(trio.current_time() - child.begun)
 
 
 def _stored(item: object) -> StoredSession | None:

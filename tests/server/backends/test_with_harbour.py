@@ -110,9 +110,9 @@ async def test_c_096_c_097_a_flood_stays_within_the_rings_bounds() -> None:
     async with open_harbour(scripted_runner(), workspaces=["/"], limits=limits) as harbour:
         session = (await harbour.create()).session
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        assert await settled(session, steps(["flood", 40_000, 500]), 30) is OperationState.COMPLETED
-        assert session.ring.head > 40_000
-        assert await settled(session, steps(["growing", 200, 5000]), 30) is OperationState.COMPLETED
+        assert await settled(session, steps(["flood", 30_000, 500]), 30) is OperationState.COMPLETED
+        assert session.ring.head > 30_000
+        assert await settled(session, steps(["growing", 120, 5000]), 30) is OperationState.COMPLETED
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown < (16 + 64) * 1024
 
