@@ -63,10 +63,10 @@ PERFECT = LinkFaults()
 class Weather:
     """How likely each kind of fault is, per connection: probabilities from 0 to 1, and the size of things."""
 
-    cut: float = 0.9
-    mean_bytes: float = 900.0
+    cut: float = 0.95
+    mean_bytes: float = 500.0
     """Mean of the (exponentially drawn) position of a cut in bytes: some fall into the head of a request, some far on."""
-    mean_seconds: float = 2.0
+    mean_seconds: float = 1.0
     stall: float = 0.05
     refuse: float = 0.05
     drip: float = 0.05

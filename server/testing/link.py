@@ -18,6 +18,9 @@ __all__ = ["Link", "LinkStream"]
 WINDOW: Final = 256 * 1024
 """Bytes one direction holds before its sender waits: about what two kernels hold for a TCP connection."""
 
+DRIP: Final = 2048
+"""Bytes of a direction that come in small pieces, if its fate says so: heads and first frames, not megabytes."""
+
 
 class _Address:
     """Stands where a socket would be asked for its addresses."""
@@ -47,6 +50,7 @@ class _Direction:
         self._pieces: deque[tuple[float, bytes]] = deque()
         self._held = 0
         self.sent = 0
+        self.received = 0
         self._changed = trio.Event()
         self._last_arrival = 0.0
         self.ended = False
@@ -101,7 +105,8 @@ class _Direction:
         self.change()
 
     async def receive(self, most: int) -> bytes:
-        most = min(most, self._faults.piece)
+        if self.received < DRIP:
+            most = min(most, self._faults.piece)
         while True:
             if self.broken:
                 raise trio.BrokenResourceError("the connection is cut")
@@ -130,6 +135,7 @@ class _Direction:
             self._pieces.appendleft((arrival, data[most:]))
             data = data[:most]
         self._held -= len(data)
+        self.received += len(data)
         self.change()
         return data
 

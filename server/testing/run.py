@@ -23,7 +23,7 @@ def run_seeded(function: Callable[..., Awaitable[T]], *args: Any, seed: int) -> 
     """
     # The two switches Trio keeps for exactly this (pytest-trio and hypothesis use them): sort a batch of ready tasks by
     # age before shuffling it, and the generator that shuffles.
-    core = trio._core._run
+    core: Any = trio._core._run
     before = core._ALLOW_DETERMINISTIC_SCHEDULING, core._r.getstate()
     core._ALLOW_DETERMINISTIC_SCHEDULING = True
     core._r.seed(random.Random(seed).getrandbits(64))

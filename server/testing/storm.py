@@ -162,9 +162,9 @@ class Storm:
         self._names += 1
         turn = Turn(
             f"p{self._names}",
-            chunks=rng.choice((0, 1, 3, 10, 40)),
-            size=rng.choice((4, 50, 400)),
-            pause=rng.choice((0.0, 0.0, 0.01, 0.3)),
+            chunks=rng.choice((0, 1, 2, 4, 12)),
+            size=rng.choice((4, 30, 200)),
+            pause=rng.choice((0.0, 0.0, 0.02, 0.5)),
             ask=rng.random() < 0.2,
             fail=rng.random() < 0.1,
         )
