@@ -67,8 +67,8 @@ def _empty_or_extensions(message: Message, body: Buffer, how: Context) -> Contro
     try:
         return _only_extensions(message, body, how)
     except NnrpError as error:
-        if error.outcome is Outcome.UNKNOWN_CRITICAL or error.subject != "CONTROL_EXTENSION_BLOCK":
-            raise
+        if error.outcome is Outcome.UNKNOWN_CRITICAL or not error.subject.startswith("CONTROL_EXTENSION"):
+            raise  # the block is well-formed, what an entry says is not
         rule = "the body must be empty or a control extension block"
         raise _fault(Outcome.BAD_COMBINATION, f"{rule} ({error.rule})", message, "body", how.at) from error
 

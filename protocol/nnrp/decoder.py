@@ -13,7 +13,7 @@ from protocol.nnrp.bodies import Body, Context
 from protocol.nnrp.catalogue import ID_RULES, IdRule
 from protocol.nnrp.control_bodies import CONTROL_BODIES, widens_cancel
 from protocol.nnrp.data_bodies import parse_result, parse_submit
-from protocol.nnrp.enums import MessageType, OperationFeatures
+from protocol.nnrp.enums import ErrorCode, MessageType, OperationFeatures
 from protocol.nnrp.errors import NnrpError, Outcome
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
 from protocol.nnrp.header import HEADER_BYTES, MAX_META_BYTES, Header
@@ -171,7 +171,7 @@ def _locate(error: NnrpError, header: Header) -> None:
     if header.msg_type in (MessageType.FLOW_UPDATE, MessageType.ERROR) and not header.session_id:
         reach = Reach.CONNECTION
     if error.outcome is Outcome.LENGTH_OVERFLOW:
-        reach = Reach.CONNECTION
+        error.code = ErrorCode.MALFORMED_BODY  # of lengths inside a body: the packet itself is well framed (2.1 item 5)
     error.reach = reach
     error.fatal = reach is Reach.CONNECTION
     error.session_id = header.session_id

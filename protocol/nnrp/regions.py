@@ -24,6 +24,7 @@ from protocol.nnrp.enums import (
     PayloadKind,
     StreamSemantics,
 )
+from protocol.nnrp.errors import NnrpLocalError, Outcome
 from protocol.nnrp.vendor import ObjectExpect, OperationStateBlock, SubmitContext
 
 __all__ = ["Descriptor", "ExtensionFrame", "FrameValue", "InlineObject", "Regions", "TypedPayload"]
@@ -133,6 +134,9 @@ def _place_payloads(payloads: Sequence[TypedPayload]) -> tuple[list[bytes], int]
     packed, offset = [], 0
     for each in payloads:
         size, plan = len(each.data), each.descriptor
+        if type(plan) is not type(payloads[0].descriptor):
+            rule = "one body has one kind of descriptor"
+            raise NnrpLocalError(Outcome.BAD_COMBINATION, rule, subject=plan.LAYOUT.name)
         if isinstance(plan, TypedPayloadDescriptor):
             made = _PACK_24(
                 plan.profile_id,

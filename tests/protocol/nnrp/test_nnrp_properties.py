@@ -90,9 +90,12 @@ def test_damaged_packets(
 
 
 def check(data: bytes, strict: bool, granted: int) -> None:
+    packet, error = None, None
     try:
         packet = decode_packet(data, strict=strict, granted=OperationFeatures(granted))
-    except NnrpError as error:
+    except NnrpError as caught:
+        error = caught
+    if error is not None:
         assert error.outcome.value in str(error)
         assert error.offset is None or 0 <= error.offset <= len(data)
         return
