@@ -359,6 +359,7 @@ async def test_c_068_late_news_of_a_replaced_agent() -> None:
 async def test_an_idle_agent_lingers_as_long_as_told() -> None:
     async with scripted_session(idle_timeout=0.3) as desk:
         await desk.session.aclose()
+        await trio.sleep(0.05)
         assert desk.runner.statistics().processes == 1
         again = await open_session(desk.runner, FakeHost())
         await trio.sleep(0.4)

@@ -280,6 +280,21 @@ async def test_c_059_closing_does_not_wait_for_the_cancel_grace() -> None:
         assert desk.host.deaths == []
 
 
+async def test_c_059_closing_beside_another_session() -> None:
+    """C-059: the process lives on for the other session; the close and the cancelled turn do not wait for it."""
+    async with scripted_session(cancel_grace=60) as desk:
+        other = await open_session(desk.runner, FakeHost())
+        turn = desk.begin("deaf-hold")
+        await desk.host.wait_for(lambda: desk.host.updates)
+        turn.scope.cancel()
+        with trio.fail_after(3):
+            await desk.session.aclose()
+        assert await desk.end_of(turn, 1) == "cancelled"
+        assert (await run_prompt(other, "hi")).stop_reason == "end_turn"
+        await open_session(desk.runner, FakeHost())
+        assert desk.runner.statistics().processes == 2
+
+
 # Settings
 
 
