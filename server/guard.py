@@ -105,6 +105,8 @@ class GuardedTCPServer(TCPServer):
         self._head_begun = False
         self._sending: trio.CancelScope | None = None
         self._patience = trio.CancelScope()
+        self._reading = trio.CancelScope()
+        """Ended with the socket: the reader may wait for something else, such as the end of a request before the next."""
         self._peer: tuple[str, int] | None = None
 
     @property
@@ -156,7 +158,9 @@ class GuardedTCPServer(TCPServer):
             self._patience.deadline = trio.current_time() + self._policy.head_timeout
             await protocol.initiate()
             nursery.start_soon(self._watch)
-            await self._read_data()
+            with self._reading:
+                await self._read_data()
+            await protocol.handle(Closed())
             self._patience.cancel()
             nursery.cancel_scope.deadline = trio.current_time() + _AFTERLIFE
 
@@ -196,7 +200,6 @@ class GuardedTCPServer(TCPServer):
             self._note_idleness()
             if not data:
                 break
-        await self._conversation.handle(Closed())
 
     async def _watch(self) -> None:
         """End the connection when it idles too long, or when it idles and the server stops."""
@@ -273,10 +276,12 @@ class GuardedTCPServer(TCPServer):
     def drop(self) -> None:
         """Close the socket now, without a word. Whoever waits on it is woken."""
         self._socket.close()
+        self._reading.cancel()
 
     async def _close(self) -> None:
         with trio.move_on_after(_CLOSE_TIMEOUT, shield=True):
             await super()._close()
+        self._reading.cancel()
 
     # Idleness
 

@@ -108,7 +108,7 @@ async def test_keep_alive_clock_is_set_again_after_every_response() -> None:
 
 
 async def test_idle_sockets_do_not_pile_up() -> None:
-    async with serving(Config(port=0, keep_alive_ms=200, request_head_timeout_ms=200)) as served:
+    async with serving(Config(port=0, keep_alive_ms=400, request_head_timeout_ms=1500)) as served:
         async with trio.open_nursery() as nursery:
 
             async def use(mode: int) -> None:
@@ -116,7 +116,7 @@ async def test_idle_sockets_do_not_pile_up() -> None:
                     if mode != 0:
                         await raw.request("GET", "/health")
                         await raw.reply()
-                    await raw.wait_end(within=3)
+                    await raw.wait_end(within=5)
 
             for number in range(30):
                 nursery.start_soon(use, number % 3)
@@ -205,6 +205,14 @@ async def test_a_reader_that_stops_reading_is_dropped() -> None:
         await wait_until(lambda: served.engine.open_streams == 0)
         await assert_alive(served)
         await raw.wait_end(within=3)
+
+
+async def test_a_stalled_peer_with_requests_in_line_leaves_nothing_behind() -> None:
+    """The reader waits for the end of a response then, not for the socket."""
+    async with serving(Config(port=0, send_timeout_ms=300)) as served, open_raw(served.port, receive_buffer=4096) as raw:
+        await raw.send(raw.head("GET", "/try/big?n=10000000") * 3)
+        await wait_until(lambda: served.application.guard_policy.ended[EndReason.SLOW_READER] == 1, 4.0)
+        assert not served.application.guard_policy.connections
 
 
 async def test_an_overdue_reader_is_dropped_long_before_the_send_deadline() -> None:
