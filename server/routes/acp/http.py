@@ -67,7 +67,7 @@ def register(routes: Blueprint, ground: Ground, registry: Registry, dispatcher: 
     post = _Post(ground, registry, dispatcher)
     get = _Get(ground, registry)
 
-    @routes.post("/acp")
+    @routes.post("/acp", provide_automatic_options=False)
     async def receive() -> Response:
         return await post.answer()
 
@@ -78,7 +78,7 @@ def register(routes: Blueprint, ground: Ground, registry: Registry, dispatcher: 
             return json_response({"error": "Not found"}, 404)
         return get.answer()
 
-    @routes.delete("/acp")
+    @routes.delete("/acp", provide_automatic_options=False)
     async def delete() -> Response:  # noqa: ASYNC124  # as above
         """ACP-080, ACP-081."""
         connection_id = request.headers.get(CONNECTION_ID_HEADER)

@@ -190,7 +190,7 @@ async def test_destroying_a_connection_ends_everything_at_once(autojump_clock: M
         await wait_all_tasks_blocked()
         assert trio.current_time() == before
         assert binding.session.prompts.count == 0
-        assert [ends for ends in terminals(binding.session).values()] == [["cancelled"], ["cancelled"]]
+        assert list(terminals(binding.session).values()) == [["cancelled"], ["cancelled"]]
         assert await stream.take() is None
         assert await connection_stream.take() is None
         assert binding.session.ring.subscribers == 0
@@ -410,7 +410,7 @@ async def test_prompts_are_adopted_and_answered_once(autojump_clock: MockClock) 
         said = await take(stream) or []
         assert [word for word in said if word.startswith("reply")] == ["reply:3", "reply:4"]
         assert len(old.replies) == 0
-        assert [ends for ends in terminals(theirs.session).values()] == [["cancelled"], ["end_turn"]]
+        assert list(terminals(theirs.session).values()) == [["cancelled"], ["end_turn"]]
         # Pollable: REST finds them by id.
         for prompt_id in terminals(theirs.session):
             assert theirs.session.prompt(prompt_id).settled
