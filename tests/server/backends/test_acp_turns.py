@@ -287,6 +287,7 @@ async def test_c_059_closing_beside_another_session() -> None:
         turn = desk.begin("deaf-hold")
         await desk.host.wait_for(lambda: desk.host.updates)
         turn.scope.cancel()
+        await trio.sleep(0.05)
         with trio.fail_after(3):
             await desk.session.aclose()
         assert await desk.end_of(turn, 1) == "cancelled"
