@@ -166,7 +166,7 @@ class Application:
         policy = self.guard_policy
         policy.max_connections = config.max_connections
         policy.send_timeout = config.send_timeout_ms / 1000
-        policy.head_timeout = config.request_head_timeout_ms / 1000
+        policy.head_timeout = policy.tls_timeout = config.request_head_timeout_ms / 1000
         policy.keep_alive = config.keep_alive_ms / 1000
         policy.drain_send = min(1.0, config.drain_ms / 4000)
 

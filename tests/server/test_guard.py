@@ -5,15 +5,13 @@ from __future__ import annotations
 import socket
 import struct
 
-import h2.config
-import h2.connection
-import h2.events
 import pytest
 import trio
 
 from server.config import Config
 from server.telemetry import EndReason
-from tests.support.http import RawConnection, ask, open_raw
+from tests.support.http import ask, open_raw
+from tests.support.http2 import Http2
 from tests.support.serving import UPGRADE, Served, serving, wait_until
 
 
@@ -209,7 +207,10 @@ async def test_a_reader_that_stops_reading_is_dropped() -> None:
 
 async def test_a_stalled_peer_with_requests_in_line_leaves_nothing_behind() -> None:
     """The reader waits for the end of a response then, not for the socket."""
-    async with serving(Config(port=0, send_timeout_ms=300)) as served, open_raw(served.port, receive_buffer=4096) as raw:
+    async with (
+        serving(Config(port=0, send_timeout_ms=300)) as served,
+        open_raw(served.port, receive_buffer=4096) as raw,
+    ):
         await raw.send(raw.head("GET", "/try/big?n=10000000") * 3)
         await wait_until(lambda: served.application.guard_policy.ended[EndReason.SLOW_READER] == 1, 4.0)
         assert not served.application.guard_policy.connections
@@ -343,67 +344,3 @@ async def test_body_in_single_bytes_is_served_and_one_that_stops_is_cut() -> Non
             with trio.fail_after(4):
                 reply = await raw.reply()
             assert reply.status == 408
-
-
-class Http2:
-    """A client over cleartext HTTP/2 with prior knowledge."""
-
-    def __init__(self, raw: RawConnection, *, acknowledge: bool = True) -> None:
-        self.raw = raw
-        self.acknowledge = acknowledge
-        self.connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-        self.statuses: dict[int, int] = {}
-        self.ends: dict[int, str] = {}
-        self.gone = False
-
-    async def start(self) -> None:
-        self.connection.initiate_connection()
-        await self.flush()
-
-    def open_stream(self, method: str, path: str, *, end: bool = True) -> int:
-        stream = self.connection.get_next_available_stream_id()
-        headers = [
-            (":method", method),
-            (":path", path),
-            (":scheme", "http"),
-            (":authority", f"127.0.0.1:{self.raw.port}"),
-        ]
-        self.connection.send_headers(stream, headers, end_stream=end)
-        return stream
-
-    async def flush(self) -> None:
-        data = self.connection.data_to_send()
-        if data:
-            await self.raw.send(data)
-
-    async def step(self) -> None:
-        if not await self.raw.more():
-            self.gone = True
-            return
-        data = bytes(self.raw.buffer)
-        self.raw.buffer.clear()
-        for event in self.connection.receive_data(data):
-            if isinstance(event, h2.events.ResponseReceived):
-                self.statuses[event.stream_id] = int(dict(event.headers)[":status"])
-            elif isinstance(event, h2.events.DataReceived) and self.acknowledge:
-                self.connection.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            elif isinstance(event, h2.events.StreamEnded):
-                self.ends[event.stream_id] = "ended"
-            elif isinstance(event, h2.events.StreamReset):
-                self.ends[event.stream_id] = "reset"
-        await self.flush()
-
-    async def status(self, stream: int) -> int:
-        while stream not in self.statuses and not self.gone:
-            await self.step()
-        return self.statuses[stream]
-
-    async def end_of(self, stream: int) -> str:
-        while stream not in self.ends and not self.gone:
-            await self.step()
-        return self.ends.get(stream, "connection lost")
-
-    async def wait_end(self, within: float) -> None:
-        with trio.fail_after(within):
-            while not self.gone:
-                await self.step()
