@@ -33,6 +33,8 @@ class Network:
         self.links: list[Link] = []
         self.dialled = 0
         self.cuts = 0
+        self.recorder: Callable[[int, str, bytes], object] | None = None
+        """Called with every piece of bytes that is sent: connection number, ``up`` or ``down``, data."""
         self._hash = hashlib.blake2b(digest_size=16)
 
     @property
@@ -106,5 +108,7 @@ class Network:
             self.plan.done += 1
 
     def _note_bytes(self, number: int, direction: str, data: bytes) -> None:
+        if self.recorder is not None:
+            self.recorder(number, direction, data)
         self._hash.update(b"%d %s %d " % (number, direction.encode(), len(data)))
         self._hash.update(data)

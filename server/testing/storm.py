@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any, Final
 
 import attrs
@@ -15,12 +16,15 @@ from server.testing.agents import ScriptedAgent, Turn
 from server.testing.faults import Weather
 from server.testing.oracle import Findings, Transcript, check_prompts, check_transcript
 from server.testing.run import run_seeded
+from server.testing.wire import Recorder, check_acp_replies
 from server.testing.world import World, open_world
 
 __all__ = ["Storm", "StormReport", "run_storm"]
 
 LONGEST: Final = 3600.0
 """Seconds of virtual time a run may take before it counts as hanging."""
+HOUSEKEEPING: Final = Counter({"server.routes.acp.registry.Registry._sweep": 1})
+"""Tasks that start with the first use of a surface and stay as long as the server."""
 SETTLE: Final = 4000.0
 """Seconds of virtual time after the client has gone: longer than every grace, sweep and idle limit."""
 
@@ -77,7 +81,10 @@ class Storm:
         async with open_world(
             self.seed, runner=agent, weather=self.weather, cuts=self.cuts, config=self.config
         ) as world:
-            living = trio.lowlevel.current_statistics().tasks_living
+            recorder = Recorder()
+            if self.transport is TransportKind.ACP_HTTP:
+                world.network.recorder = recorder.note
+            living = Counter(task_names())
             with trio.move_on_after(LONGEST) as limit:
                 await self._client(world, rng, transcript)
             self.findings.expect(not limit.cancelled_caught, f"hung: not over after {LONGEST:g} s of virtual time")
@@ -87,6 +94,7 @@ class Storm:
             for session in known:
                 if session.id == self._followed:
                     check_transcript(self.findings, transcript, session, self._head)
+                    check_acp_replies(self.findings, recorder, session)
             check_prompts(self.findings, agent.ran, known)
             return StormReport(
                 self.seed,
@@ -195,11 +203,24 @@ class Storm:
             await trio.sleep(0.5)
         self.findings.append(f"the reader stopped at {transcript.last} of {served.ring.head}")
 
-    def _after(self, world: World, living: int) -> None:
+    def _after(self, world: World, living: Counter[str]) -> None:
         """Nothing is left of the client: no slot, no subscriber, no connection, no task."""
         counts: dict[str, Any] = attrs.asdict(world.harbour.statistics())
         for name in ("sessions", "active_prompts", "pending_permissions", "subscribers", "clients"):
             self.findings.expect(counts[name] == 0, f"{counts[name]} {name} left over")
         self.findings.expect(not world.network.links, f"{len(world.network.links)} connections left over")
-        tasks = trio.lowlevel.current_statistics().tasks_living
-        self.findings.expect(tasks <= living, f"{tasks - living} tasks left over")
+        left = Counter(task_names()) - living - HOUSEKEEPING
+        self.findings.expect(not left, f"tasks left over: {dict(left)}")
+
+
+def task_names() -> list[str]:
+    """Names of all tasks of this run that are alive."""
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    names, todo = [], [root]
+    while todo:
+        task = todo.pop()
+        names.append(task.name)
+        for nursery in task.child_nurseries:
+            todo.extend(nursery.child_tasks)
+    return names
