@@ -112,7 +112,8 @@ class AcpTransport(Transport):
 
     @property
     def silent_replies_stream(self) -> bool:
-        return self.offer.moorline is not None
+        offered = self.offer.moorline
+        return offered is not None and offered.get("streamRoles", True) is True
 
     @abc.abstractmethod
     async def _transmit(self, payload: bytes) -> None:

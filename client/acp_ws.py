@@ -190,7 +190,7 @@ class AcpWsTransport(AcpTransport):
             raise ConnectionGoneError(str(exc)) from exc
 
     async def _ensure(self) -> _Line:
-        if self._line is not None and self._line.offer is not None:
+        if self._line is not None and self._line.offer is not None and not self._closed:
             return self._line
         async with self._opening:
             if self._closed:
@@ -228,8 +228,11 @@ class AcpWsTransport(AcpTransport):
     async def _run(  # noqa: ASYNC128 - the socket reports
         self, line: _Line, *, task_status: trio.TaskStatus[Socket]
     ) -> None:
-        reason = await run_socket(self._options, functools.partial(self._take, line), task_status=task_status)
-        self._lose(line, reason)
+        reason = "closed"
+        try:
+            reason = await run_socket(self._options, functools.partial(self._take, line), task_status=task_status)
+        finally:
+            self._lose(line, reason)
 
     async def _take(self, line: _Line, text: str) -> None:
         try:

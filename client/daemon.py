@@ -44,7 +44,7 @@ RESTORE_TIMEOUT: Final = 70.0
 RESTORE_MARGIN: Final = 10.0
 """Seconds given to a daemon beyond its own restore timeout, so that its answer comes first."""
 CAPABILITIES_LIFETIME: Final = 60.0
-IDEMPOTENCY_FEATURE: Final = "prompt_idempotency"
+IDEMPOTENCY_FEATURE: Final = "moorline_prompt_idempotency"
 """Feature tag of daemons that run a prompt with a known ``Idempotency-Key`` only once."""
 REPEATS: Final = 3
 """How often a prompt whose answer was lost is sent again, to a daemon that recognises it."""
@@ -106,7 +106,8 @@ class DaemonClient:
             reader=ReaderOptions(policy, idle_timeout, self._timeout, reload_on_resync=reload_on_resync),
             default_vote=default_vote,
         )
-        self._links: dict[str, SessionLink] = {}
+        self._links: set[SessionLink] = set()
+        self._shared: dict[str, SessionLink] = {}
         self._capabilities: tuple[float, Capabilities] | None = None
 
     async def __aenter__(self) -> DaemonClient:
@@ -117,9 +118,10 @@ class DaemonClient:
 
     async def aclose(self) -> None:
         """End every reader and close every connection; waiting prompts fail. Any task, any order, more than once."""
-        for link in list(self._links.values()):
+        for link in list(self._links):
             link.close()
         self._links.clear()
+        self._shared.clear()
         await self._background.aclose()
         await self.transport.aclose()
 
@@ -264,20 +266,29 @@ class DaemonClient:
     def link(self, session_id: str, client_id: str | None, epoch: str | None) -> SessionLink:
         """What follows a session: shared where the wire has one stream per session, else the caller's own."""
         if not self.transport.always_reading:
-            return SessionLink(self.context, session_id, client_id, epoch)
-        link = self._links.get(session_id)
+            return self.own_link(session_id, client_id, epoch)
+        link = self._shared.get(session_id)
         if link is None:
-            link = self._links[session_id] = SessionLink(self.context, session_id, client_id, epoch)
-        link.users += 1
+            link = self._shared[session_id] = self.own_link(session_id, client_id, epoch)
+        else:
+            link.users += 1
+        return link
+
+    def own_link(self, session_id: str, client_id: str | None, epoch: str | None) -> SessionLink:
+        """A link for one user."""
+        link = SessionLink(self.context, session_id, client_id, epoch)
+        link.users = 1
+        self._links.add(link)
         return link
 
     def release_link(self, link: SessionLink) -> None:
-        """The caller of :meth:`link` is done with it."""
+        """The caller of :meth:`link` or :meth:`own_link` is done with it."""
         link.users -= 1
         if link.users <= 0:
             link.close()
-            if self._links.get(link.session_id) is link:
-                del self._links[link.session_id]
+            self._links.discard(link)
+            if self._shared.get(link.session_id) is link:
+                del self._shared[link.session_id]
 
     @contextlib.asynccontextmanager
     async def held(self, session_id: str) -> AsyncIterator[SessionLink]:

@@ -45,7 +45,7 @@ class ClientContext:
     default_vote: Vote | None
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SessionLink:
     """Belongs to one client. On ``/acp`` it is shared by everything that uses the session, and reads all the time
     (CLI-035); on REST it reads while somebody consumes.

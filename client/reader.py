@@ -67,7 +67,7 @@ class ReaderOptions:
     reload_on_resync: bool = True
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SessionReader:
     """One task, started with :meth:`run`, that keeps a session's stream open.
 

@@ -141,7 +141,9 @@ class RestTransport(Transport):
     async def abandon_prompt(self, session_id: str, ticket: Ticket, client_id: str | None) -> None:
         if ticket.prompt_id is not None and await self._removed_from_queue(session_id, ticket.prompt_id, client_id):
             return
-        await self.cancel(session_id, client_id)
+        # A moorline server then cancels this prompt and no other; others ignore the name.
+        body = {} if ticket.prompt_id is None else {"promptId": ticket.prompt_id}
+        await self.rest("POST", session_path(session_id, "cancel"), body=body, client_id=client_id)
 
     async def prompt_outcome(self, session_id: str, prompt_id: str) -> PromptOutcome | None:
         try:

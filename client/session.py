@@ -253,7 +253,7 @@ class DaemonSessionClient:
 
     async def _outcome_alone(self, ticket: Ticket, receipt: PromptReceipt) -> PromptResult:
         # Nobody consumes: a stream of its own from just before the prompt cannot miss the end (REST-062).
-        link = SessionLink(self._client.context, self.session_id, self.client_id, receipt.epoch or self.link.epoch)
+        link = self._client.own_link(self.session_id, self.client_id, receipt.epoch or self.link.epoch)
         link.on_client_id = self._set_client_id
         link.ledger.add(ticket)
         try:
@@ -262,7 +262,7 @@ class DaemonSessionClient:
         finally:
             # Whether it was given up or settled is decided already.
             link.ledger.discard(ticket)
-            link.close()
+            self._client.release_link(link)
 
     async def _polled_outcome(self, ticket: Ticket, failure: DaemonStreamEndedError) -> PromptResult:
         # The stream is gone for good, but a daemon may keep outcomes for asking.

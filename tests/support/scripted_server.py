@@ -108,7 +108,8 @@ async def serve_stream(stream: trio.abc.Stream, handler: Handler) -> None:
             connection.send(h11.Response(status_code=200, headers=[("Content-Length", "0")]))
             connection.send(h11.EndOfMessage())
             connection.start_next_cycle()
-    except (Cut, trio.BrokenResourceError, trio.ClosedResourceError):
+    except (Cut, trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError):
+        # The last is a client that was cancelled in the middle of its request.
         return
     finally:
         await trio.aclose_forcefully(stream)
