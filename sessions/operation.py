@@ -160,6 +160,12 @@ class Operation:
     """When the cancel was asked for; wall clock, ms."""
     queued: bool = attrs.field(default=False, init=False)
     """It was accepted behind others (REST-067)."""
+    told: trio.Event | None = attrs.field(default=None, init=False)
+    """Set `TOLD_LEAD` seconds after whoever asked was told the operation's id; None: they know it already.
+
+    The outcome waits for it. A client that learns the id from one stream and the outcome from another can match them only
+    in this order (client-sdk.md 2.4: the shipped SDK drops an outcome whose id it has not registered, and waits for ever).
+    """
     _settled: trio.Event | None = attrs.field(default=None, init=False)
     _callbacks: list[Callable[[Operation], object]] | None = attrs.field(default=None, init=False)
 

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 __all__ = ["TRANSITIONS", "Session", "SessionInput", "SessionPhase"]
 
 Work = Callable[[Operation], Awaitable[TurnResult]]
+TOLD_LEAD: Final = 0.025
+"""Seconds by which the answer with a prompt's id precedes its outcome on another stream."""
 
 
 class SessionPhase(enum.StrEnum):
@@ -354,6 +356,16 @@ class Session:
         self._run_turns_soon()
         return operation, head
 
+    def tell(self, operation: Operation) -> Callable[[], object]:
+        """Hold back the outcome until the returned function was called, and `TOLD_LEAD` seconds more (`Operation.told`)."""
+        told = operation.told = trio.Event()
+
+        async def lead() -> None:
+            await trio.sleep(TOLD_LEAD)
+            told.set()
+
+        return lambda: None if operation.settled else self._spawn(lead)
+
     def cancel_prompt(self, reason: CancelReason = CancelReason.USER) -> bool:
         """Cancel the running prompt, not the queue (REST-069). False when nothing runs; then nothing is remembered."""
         self.touch()
@@ -619,16 +631,22 @@ class Session:
         operation.scope.deadline = operation.received + operation.deadline
         try:
             with operation.scope:
-                run = work if work is not None else self.runner_session.run
-                outcome = self._outcome_of(operation, await run(operation))
-        except RunnerError as problem:
-            outcome = self._failure(operation, problem)
-        except Exception as problem:
-            self._harbour.observer.note(Note.RUNNER_FAILED, session_id=self.id, problem=repr(problem))
-            outcome = self._failure(operation, RunnerError("Internal error", error_kind="internal"))
+                outcome = await self._attempt(operation, work)
+                if operation.told is not None:
+                    await operation.told.wait()
         finally:
             # Without an outcome the scope, or one further out, was cancelled.
             self._settle(operation, outcome or self._cancelled(operation))
+
+    async def _attempt(self, operation: Operation, work: Work | None) -> Outcome:
+        try:
+            run = work if work is not None else self.runner_session.run
+            return self._outcome_of(operation, await run(operation))
+        except RunnerError as problem:
+            return self._failure(operation, problem)
+        except Exception as problem:
+            self._harbour.observer.note(Note.RUNNER_FAILED, session_id=self.id, problem=repr(problem))
+            return self._failure(operation, RunnerError("Internal error", error_kind="internal"))
 
     def _outcome_of(self, operation: Operation, result: TurnResult) -> Outcome:
         if result.stop_reason == "cancelled":

@@ -11,6 +11,7 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from protocol.acp import IDEMPOTENCY_KEY_HEADER
+from server.connection import on_request_end
 from server.ground import Ground
 from server.routes.body import json_response, read_json_object
 from server.routes.rest.asking import client_header, known_session, session_of
@@ -46,6 +47,9 @@ def register(routes: Blueprint, ground: Ground) -> None:
         idempotency = _idempotency(body)
         session = session_of(ground, session_id, client_id)
         operation, head = session.submit_prompt(prompt, client_id=client_id, deadline=deadline, idempotency=idempotency)
+        if not operation.settled and operation.told is None:
+            scope: Any = request.scope
+            on_request_end(scope, session.tell(operation))
         accepted = {"promptId": operation.id, "lastEventId": head, "eventEpoch": session.ring.epoch}
         return json_response(accepted, 202)
 
