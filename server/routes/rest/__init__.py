@@ -5,7 +5,7 @@ A route reads and checks the request, calls the engine once, and translates what
 
 from __future__ import annotations
 
-from quart import Blueprint, Response, request
+from quart import Blueprint, Response, has_request_context, request
 from quart.blueprints import BlueprintSetupState
 from werkzeug.exceptions import NotFound
 from werkzeug.routing import BaseConverter
@@ -66,6 +66,7 @@ async def _on_error(error: Exception) -> Response:
 
 async def _on_not_found(_: NotFound) -> Response:
     """REST-006; of what the daemon has and we do not, the answer says so."""
-    if is_private(request.path):
+    # A WebSocket on a path that has none comes here too, without a request.
+    if has_request_context() and is_private(request.path):
         return answer(Refused(NOT_SUPPORTED, "This server does not have this feature of the daemon"))
     return json_response({"error": "Not found"}, 404)

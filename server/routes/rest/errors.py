@@ -328,10 +328,9 @@ def answer(error: Exception) -> Response:
     if isinstance(error, Refused):
         return _response(error.kind, error.error, error.details)
     for each in type(error).__mro__:
-        found = ENGINE_ERRORS.get(each)
+        found: tuple[Kind, Fields] | None = ENGINE_ERRORS.get(each)
         if found is not None:
-            kind, fields = found
-            return _response(kind, str(error), fields(error))
+            return _response(found[0], str(error), found[1](error))
     raise LookupError(type(error).__name__)
 
 

@@ -122,19 +122,19 @@ class Api:
         return self.harbour.find(session_id)
 
     async def call(
-        self, method: str, path: str, body: object = None, headers: Iterable[tuple[str, str]] = (), **more: str
+        self, method: str, path: str, body: object = None, headers: Iterable[tuple[str, str]] = (), **more: Any
     ) -> Reply:
         """``body`` bytes go as they are, None as no body, anything else as JSON."""
         raw = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
         return await self.driver.request(method, path, body=raw, headers=headers, **more)
 
-    async def post(self, path: str, body: object = None, **more: str) -> Reply:
+    async def post(self, path: str, body: object = None, **more: Any) -> Reply:
         return await self.call("POST", path, {} if body is None else body, **more)
 
-    async def get(self, path: str, **more: str) -> Reply:
+    async def get(self, path: str, **more: Any) -> Reply:
         return await self.call("GET", path, **more)
 
-    async def delete(self, path: str, **more: str) -> Reply:
+    async def delete(self, path: str, **more: Any) -> Reply:
         return await self.call("DELETE", path, **more)
 
     async def create(self, **fields: Any) -> dict[str, Any]:
@@ -144,10 +144,10 @@ class Api:
         answer: dict[str, Any] = reply.json()
         return answer
 
-    async def prompt(self, session_id: str, text: str, **more: str) -> Reply:
+    async def prompt(self, session_id: str, text: str, **more: Any) -> Reply:
         return await self.post(f"/session/{session_id}/prompt", block(text), **more)
 
-    async def submit(self, session_id: str, text: str, **more: str) -> str:
+    async def submit(self, session_id: str, text: str, **more: Any) -> str:
         """An accepted prompt's id."""
         reply = await self.prompt(session_id, text, **more)
         assert reply.status == 202, reply.body
@@ -167,7 +167,7 @@ class Api:
 
     @asynccontextmanager
     async def events(
-        self, session_id: str, query: str = "", headers: Iterable[tuple[str, str]] = (), window: int = 16, **more: str
+        self, session_id: str, query: str = "", headers: Iterable[tuple[str, str]] = (), window: int = 16, **more: Any
     ) -> AsyncIterator[Frames]:
         """The session's event stream, which must be granted."""
         path = f"/session/{session_id}/events{query}"
@@ -180,7 +180,7 @@ class Api:
             finally:
                 await frames.aclose()
 
-    async def replay(self, session_id: str, cursor: int | str = 0, **more: str) -> list[Frame]:
+    async def replay(self, session_id: str, cursor: int | str = 0, **more: Any) -> list[Frame]:
         """What a reader with this cursor is shown up to ``replay_complete``."""
         async with self.events(session_id, Last_Event_ID=str(cursor), **more) as frames:
             return await frames.until("replay_complete")

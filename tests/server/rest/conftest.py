@@ -59,7 +59,7 @@ def start(runner: RestRunner) -> StartApi:
 
 
 @pytest.fixture
-async def api(runner: RestRunner, autojump_clock: Any) -> AsyncIterator[Api]:
-    """An application with the default settings, on a virtual clock."""
+async def api(runner: RestRunner) -> AsyncIterator[Api]:
+    """An application with the default settings. A test that waits also asks for ``autojump_clock``."""
     async with start_api(runner) as each:
         yield each

@@ -53,7 +53,8 @@ async def tool(session: FakeSession, operation: Operation) -> TurnResult | None:
 
 
 async def dying(session: FakeSession, operation: Operation) -> TurnResult | None:
-    """The agent is gone in mid-turn."""
+    """``dying SECONDS``: the agent is gone in mid-turn."""
+    await trio.sleep(_number(operation))
     session.host.died("agent exited", exit_code=1)
     await trio.sleep_forever()
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from sessions import Capabilities
 from sessions.errors import AgentStartError, AgentStartTimeout, RunnerError
@@ -50,7 +51,7 @@ async def test_scope_thread_always_creates(api: Api) -> None:
     assert len(ids) == 3
 
 
-async def test_two_at_once_share_one_session(api: Api, runner: RestRunner) -> None:
+async def test_two_at_once_share_one_session(api: Api, runner: RestRunner, autojump_clock: MockClock) -> None:
     """REST-021: the second waits for the first one's start instead of making another."""
     runner.start_delay = 1.0
     answers: list[dict[str, Any]] = []
@@ -141,7 +142,7 @@ async def test_bad_url_encoding(api: Api, path: str) -> None:
     assert (reply.status, reply.json()["code"]) == (400, "invalid_request")
 
 
-async def test_session_limits(start: StartApi, autojump_clock: Any) -> None:
+async def test_session_limits(start: StartApi, autojump_clock: MockClock) -> None:
     """REST-024: attaching does not count."""
     async with start(max_sessions=1, max_total_sessions=2) as api:
         await api.post("/session", {})
@@ -187,7 +188,7 @@ async def test_agents_own_errors_pass_through(api: Api, runner: RestRunner) -> N
     assert reply.json() == {"error": "Authentication required", "code": -32000, "data": {"authMethods": []}}
 
 
-async def test_client_gone_before_the_answer(api: Api, runner: RestRunner) -> None:
+async def test_client_gone_before_the_answer(api: Api, runner: RestRunner, autojump_clock: MockClock) -> None:
     """REST-026: a fresh session is removed."""
     runner.start_delay = 5.0
     async with api.driver.stream("POST", "/session", body=b"{}"):
@@ -197,7 +198,9 @@ async def test_client_gone_before_the_answer(api: Api, runner: RestRunner) -> No
     assert all(each.closed for each in runner.sessions)
 
 
-async def test_client_gone_while_waiting_for_the_shared_one(api: Api, runner: RestRunner) -> None:
+async def test_client_gone_while_waiting_for_the_shared_one(
+    api: Api, runner: RestRunner, autojump_clock: MockClock
+) -> None:
     """REST-026: the one that stays gets a session; the one that left leaves no client behind."""
     runner.start_delay = 5.0
     answers: list[dict[str, Any]] = []
@@ -215,7 +218,7 @@ async def test_client_gone_while_waiting_for_the_shared_one(api: Api, runner: Re
     assert len(api.session(answers[0]["sessionId"]).clients) == 1
 
 
-async def test_model_and_mode_at_creation(api: Api) -> None:
+async def test_model_and_mode_at_creation(api: Api, autojump_clock: MockClock) -> None:
     """REST-022 ``modelApplied``: a model that cannot be had is told, not fatal; a mode that is none is refused."""
     good = await api.create(modelServiceId="large", approvalMode="default")
     assert good["modelApplied"] is True
@@ -329,7 +332,7 @@ async def test_ids_no_agent_should_see(api: Api, runner: RestRunner) -> None:
     assert runner.sessions == []
 
 
-async def test_restore_in_progress(api: Api, runner: RestRunner) -> None:
+async def test_restore_in_progress(api: Api, runner: RestRunner, autojump_clock: MockClock) -> None:
     """REST-033."""
     runner.start_delay = 3.0
     codes: list[tuple[int, str | None]] = []
@@ -346,7 +349,7 @@ async def test_restore_in_progress(api: Api, runner: RestRunner) -> None:
     assert sorted(codes, key=str) == [(200, None), (409, "restore_in_progress")]
 
 
-async def test_restore_timeout(start: StartApi, runner: RestRunner, autojump_clock: Any) -> None:
+async def test_restore_timeout(start: StartApi, runner: RestRunner, autojump_clock: MockClock) -> None:
     """REST-033."""
     runner.start_delay = 100.0
     async with start(restore_timeout_ms=2000) as api:
@@ -357,7 +360,7 @@ async def test_restore_timeout(start: StartApi, runner: RestRunner, autojump_clo
     assert (body["retryable"], body["action"], body["timeoutMs"]) == (True, "load", 2000)
 
 
-async def test_load_says_what_is_missing(start: StartApi, autojump_clock: Any) -> None:
+async def test_load_says_what_is_missing(start: StartApi, autojump_clock: MockClock) -> None:
     """rest.md 6.1 ``history_truncated``; ``partial`` (REST-031)."""
     async with start(event_ring_size=4) as api:
         session_id = (await api.create())["sessionId"]
@@ -370,7 +373,7 @@ async def test_load_says_what_is_missing(start: StartApi, autojump_clock: Any) -
     assert (body["partial"], body["historyHasMore"]) == (True, False)
 
 
-async def test_load_is_bounded_in_bytes(start: StartApi, autojump_clock: Any) -> None:
+async def test_load_is_bounded_in_bytes(start: StartApi, autojump_clock: MockClock) -> None:
     """The answer to a load is not larger than one replay; the rest is in the transcript."""
     async with start(replay_bytes=2048) as api:
         session_id = (await api.create())["sessionId"]
@@ -460,7 +463,7 @@ async def test_delete_validation(api: Api, ids: object) -> None:
     assert (await api.post("/sessions/delete", {"sessionIds": ids})).status == 400
 
 
-async def test_heartbeat(api: Api) -> None:
+async def test_heartbeat(api: Api, autojump_clock: MockClock) -> None:
     """REST-053."""
     created = await api.create()
     path = f"/session/{created['sessionId']}/heartbeat"
@@ -477,7 +480,7 @@ async def test_heartbeat(api: Api) -> None:
 # Branch
 
 
-async def test_branch_waits_its_turn_and_takes_no_slot(api: Api, runner: RestRunner) -> None:
+async def test_branch_waits_its_turn_and_takes_no_slot(api: Api, runner: RestRunner, autojump_clock: MockClock) -> None:
     """REST-123, ACP-214."""
     runner.answers = Capabilities(fork_session=True)
     session_id = (await api.create())["sessionId"]
