@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import enum
-import os
-import subprocess
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from typing import Final, cast
 
-import attrs
 import msgspec
 import trio
 from msgspec import Raw
@@ -17,22 +14,18 @@ from server.backends.acp_stdio.diagnostics import Diagnostics
 from server.backends.acp_stdio.handshake import Handshake, read_handshake
 from server.backends.acp_stdio.held import HeldUpdates
 from server.backends.acp_stdio.inbound import InboundRequests
-from server.backends.acp_stdio.lines import LineSplitter
-from server.backends.acp_stdio.messages import decode_json
+from server.backends.acp_stdio.opening import opening_request, opening_result, session_id_in
 from server.backends.acp_stdio.peer import Peer
 from server.backends.acp_stdio.process_group import end_bound, end_group, signal_name
+from server.backends.acp_stdio.reader import StdoutReader, read_stderr
 from server.backends.acp_stdio.session import AcpAgentSession
+from server.backends.acp_stdio.spawn import ChildSettings
 from server.backends.acp_stdio.writer import PipeWriter
 from sessions.errors import AgentStartError, RunnerError, RunnerLost
 from sessions.runner import SessionHost, SessionSpec
 
-__all__ = ["CHECKPOINT_EVERY", "Child", "ChildEnd", "ChildSettings", "spawn"]
+__all__ = ["Child", "ChildEnd"]
 
-CHECKPOINT_EVERY: Final = 16
-"""Events the reader publishes between two checkpoints (the port's contract)."""
-SECRETS: Final = frozenset({"MOORLINE_TOKEN", "QWEN_SERVER_TOKEN"})
-"""The server's own credentials: an agent runs a model's commands and has no business with them."""
-_READ: Final = 65536
 _LAST_OUTPUT_WAIT: Final = 0.25
 """Seconds an exited agent's pipes are still read: a grandchild may hold them open for ever."""
 _EOF_SHARE: Final = 0.25
@@ -50,20 +43,6 @@ class ChildEnd(enum.StrEnum):
     CLOSED_INPUT = "agent_closed_stdin"
     STOPPED = "agent_stopped"
     """By us: its last session left, it did not start, or the runner ended."""
-
-
-@attrs.frozen(slots=True, kw_only=True)
-class ChildSettings:
-    """What every process of a runner has in common. Times are seconds."""
-
-    command: Sequence[str]
-    env: Mapping[str, str]
-    name: str
-    kill_grace: float
-    cancel_grace: float
-    idle_timeout: float
-    offer_files: bool
-    offer_terminals: bool
 
 
 class Child:
@@ -88,7 +67,6 @@ class Child:
         self._routes: dict[bytes, AcpAgentSession] = {}
         self._opening = 0
         self._ever_used = False
-        self._published = 0
         self._idle = trio.Event()
         self._finish = trio.Event()
         self._stdout_read = trio.Event()
@@ -239,9 +217,9 @@ class Child:
                 # The replay comes before the answer, so the route must be there first.
                 session.muted = spec.start == "load" and not host.wants_history
                 self._bind(session, spec.agent_session_id)
-            result = self._result_of(await self.peer.request(*_opening_request(spec)))
+            result = opening_result(await self.peer.request(*opening_request(spec)))
             if not session.agent_session_id:
-                self._bind(session, self._session_id_in(result))
+                self._bind(session, session_id_in(result))
             session.muted = False
             session.learn(result)
         except BaseException:
@@ -284,18 +262,6 @@ class Child:
     def _note_idleness(self) -> None:
         if self._is_idle():
             self._idle.set()
-
-    def _result_of(self, raw: Raw) -> dict[str, Raw]:
-        try:
-            return msgspec.json.decode(raw, type=dict[str, Raw])
-        except msgspec.MsgspecError as error:
-            raise RunnerError(f"The agent's answer is malformed: {error}", error_kind="protocol_error") from error
-
-    def _session_id_in(self, result: Mapping[str, Raw]) -> str:
-        found = decode_json(result["sessionId"]) if "sessionId" in result else None
-        if not isinstance(found, str) or not found:
-            raise RunnerError("The agent answered without a sessionId", error_kind="protocol_error")
-        return found
 
     # What the agent says (`Inbound`)
 
@@ -347,79 +313,15 @@ class Child:
     # Pipes
 
     async def _read_stdout(self) -> None:
-        splitter = LineSplitter()
         stream = self._process.stdout
         assert stream is not None
-        try:
-            async with stream:
-                while chunk := await stream.receive_some(_READ):
-                    await self._take_lines(splitter.feed(chunk))
-                    if splitter.overlong > self.diagnostics.overlong_lines:
-                        self.diagnostics.overlong_lines = splitter.overlong
-                        self.diagnostics.complain("agent_line_too_long", count=splitter.overlong)
-        except trio.BrokenResourceError as error:
-            self.diagnostics.note("agent_stdout_broken", error=str(error))
-        if rest := splitter.finish():
-            # Complete but for its newline, it is as good as any other line (C-047); otherwise it is noise, and says so.
-            await self._take_lines([rest])
+        await StdoutReader(self.peer.receive, self.diagnostics).run(stream)
         self._stdout_read.set()
         await trio.sleep(_EXIT_WAIT)
         self.end(ChildEnd.CLOSED_OUTPUT)
 
-    async def _take_lines(self, lines: Sequence[bytes]) -> None:
-        for line in lines:
-            try:
-                weight = self.peer.receive(line)
-            except Exception as error:  # the barrier of one message: a fault in passing it on must not end the agent
-                self.diagnostics.complain("agent_message_failed", error=repr(error))
-                weight = 1
-            self._published += weight
-            if self._published >= CHECKPOINT_EVERY:
-                self._published = 0
-                await trio.lowlevel.checkpoint()
-                if weight >= CHECKPOINT_EVERY:
-                    # One pass more, and a task started for this message has run up to its first wait.
-                    await trio.lowlevel.checkpoint()
-
     async def _read_stderr(self) -> None:
         stream = self._process.stderr
         assert stream is not None
-        async with stream:
-            try:
-                while chunk := await stream.receive_some(_READ):
-                    self.diagnostics.stderr(bytes(chunk))
-            except trio.BrokenResourceError as error:
-                self.diagnostics.note("agent_stderr_broken", error=str(error))
+        await read_stderr(stream, self.diagnostics)
         self._stderr_read.set()
-
-
-def _opening_request(spec: SessionSpec) -> tuple[str, dict[str, Any]]:
-    params: dict[str, Any] = {"cwd": spec.cwd, "mcpServers": list(spec.mcp_servers)}
-    meta = dict(spec.meta or {})
-    if spec.start == "new":
-        if spec.agent_session_id is not None:
-            # The reference agent takes the caller's id from here; others ignore it.
-            meta["qwen-code/sessionId"] = spec.agent_session_id
-    else:
-        params["sessionId"] = spec.agent_session_id
-    if meta:
-        params["_meta"] = meta
-    return f"session/{spec.start}", params
-
-
-async def spawn(settings: ChildSettings, cwd: str | None) -> trio.Process:
-    """Start the process, leader of its own group. Raises `AgentStartError`."""
-    command = list(settings.command)
-    try:
-        return await trio.lowlevel.open_process(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=cwd,
-            env={key: value for key, value in os.environ.items() if key not in SECRETS} | dict(settings.env),
-            start_new_session=True,
-        )
-    except (OSError, ValueError) as error:
-        message = f"Cannot start agent {command[0]!r}: {error}"
-        raise AgentStartError(message, data={"command": command[0]}, error_kind="missing_binary") from error

@@ -12,10 +12,11 @@ import msgspec
 import structlog
 import trio
 
-from server.backends.acp_stdio.child import Child, ChildEnd, ChildSettings, spawn
+from server.backends.acp_stdio.child import Child, ChildEnd
 from server.backends.acp_stdio.diagnostics import AgentStatistics
 from server.backends.acp_stdio.restart import Backoff, RestartPolicy
 from server.backends.acp_stdio.session import AcpAgentSession
+from server.backends.acp_stdio.spawn import ChildSettings, spawn
 from sessions.errors import AgentStartError, AgentStartTimeout, RunnerError, SessionError, Unsupported
 from sessions.runner import CANCEL_GRACE, Capabilities, SessionHost, SessionSpec, StoredSession
 
