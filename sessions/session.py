@@ -459,9 +459,13 @@ class Session:
 
     async def set_config_option(self, config_id: str, value: str, client_id: str | None = None) -> Mapping[str, Any]:
         """Set a configuration option; ``mode`` and ``model`` are announced like their own calls. Raises `RunnerError`."""
+        previous = (self.state().get("modes") or {}).get("currentModeId")
         result = await self.runner_session.set_config_option(config_id, value)
         if config_id == "model":
             self.publish(EventType.MODEL_SWITCHED, {"sessionId": self.id, "modelId": value}, originator=client_id)
+        elif config_id == "mode":
+            changed = {"previous": previous, "next": value, "persisted": False}
+            self.publish(EventType.APPROVAL_MODE_CHANGED, {"sessionId": self.id, **changed}, originator=client_id)
         return result
 
     def rename(self, display_name: str, client_id: str | None = None) -> dict[str, Any]:

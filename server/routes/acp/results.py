@@ -39,8 +39,11 @@ def opened_result(opened: Opened, *, named: bool, adopted: list[InFlight] | None
     }
     if not named:
         del result["sessionId"]
+    meta: dict[str, Any] = {} if named else {"hasRunningBackgroundTasks": False}
     if adopted:
-        result["_meta"] = {META_KEY: {"adoptedPrompts": [_adopted(each) for each in adopted]}}
+        meta[META_KEY] = {"adoptedPrompts": [_adopted(each) for each in adopted]}
+    if meta:
+        result["_meta"] = meta
     return result
 
 

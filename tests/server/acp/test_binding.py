@@ -21,7 +21,7 @@ def reply(number: int, size: int = 0) -> Reply:
     return Reply(b'{"jsonrpc":"2.0","id":%d,"result":"%s"}' % (number, b"x" * size))
 
 
-async def lose(binding: Binding, core: Core) -> None:
+def lose(binding: Binding, core: Core) -> None:
     binding.open_stream(core.carrier).close()
 
 
@@ -34,7 +34,7 @@ async def test_detach_keeps_ownership_and_prompt(autojump_clock: MockClock) -> N
         connection = core.connect()
         binding = await core.own(connection)
         prompt(binding, "hold")
-        await lose(binding, core)
+        lose(binding, core)
         await trio.sleep(9.9)
         assert connection.bindings[binding.session.id] is binding
         assert binding.session.prompts.count == 1
@@ -53,7 +53,7 @@ async def test_expiry_tears_down(autojump_clock: MockClock) -> None:
         client_id = binding.client_id
         prompt(binding, "hold", 3)
         await wait_all_tasks_blocked()
-        await lose(binding, core)
+        lose(binding, core)
         before = trio.current_time()
         frames = frames_of(await stream.take())
         assert trio.current_time() - before == pytest.approx(10.0)
@@ -68,7 +68,7 @@ async def test_reattach_and_detach_again_restarts_the_grace(autojump_clock: Mock
     async with acp_core() as core:
         binding = await core.own(core.connect())
         for _ in range(5):
-            await lose(binding, core)
+            lose(binding, core)
             await trio.sleep(9)
         assert not binding.over
         await trio.sleep(1.1)
@@ -116,7 +116,7 @@ async def test_a_question_while_away_stays_open(autojump_clock: MockClock) -> No
     """ACP-148: a binding in grace is somebody who may come back."""
     async with acp_core() as core:
         binding = await core.own(core.connect())
-        await lose(binding, core)
+        lose(binding, core)
         prompt(binding, "ask")
         await wait_all_tasks_blocked()
         assert len(binding.session.permissions.pending) == 1
@@ -226,7 +226,7 @@ async def test_a_session_closed_elsewhere_ends_bindings_without_a_stream(autojum
     async with acp_core() as core:
         connection = core.connect()
         binding = await core.own(connection)
-        await lose(binding, core)
+        lose(binding, core)
         await binding.session.close()
         assert connection.bindings == {}
 
@@ -238,7 +238,7 @@ async def test_an_agent_that_died_is_told_to_a_client_that_comes_back(autojump_c
         binding = await core.own(connection)
         prompt(binding, "hold", 4)
         await wait_all_tasks_blocked()
-        await lose(binding, core)
+        lose(binding, core)
         binding.session.died("gone")
         stream = binding.open_stream(core.carrier, 0)
         said = await take(stream) or []
@@ -396,7 +396,7 @@ async def test_prompts_are_adopted_and_answered_once(autojump_clock: MockClock) 
         prompt(mine, "hold", 3)
         prompt(mine, "second", 4)
         await wait_all_tasks_blocked()
-        await lose(mine, core)
+        lose(mine, core)
         theirs = core.share(new, mine)
         assert core.registry.unattended(mine.session.id, new) == [mine]
         adopted = theirs.adopt(mine, 9)
@@ -420,7 +420,7 @@ async def test_answers_that_waited_are_adopted_too(autojump_clock: MockClock) ->
     """The turn ended while nobody listened: its reply moves, other replies stay."""
     async with acp_core() as core:
         mine = await core.own(core.connect())
-        await lose(mine, core)
+        lose(mine, core)
         prompt(mine, "hello", 3)
         await wait_all_tasks_blocked()
         mine.reply(reply(77))
@@ -435,7 +435,7 @@ async def test_an_id_the_client_counts_again_is_not_used(autojump_clock: MockClo
     async with acp_core() as core:
         mine = await core.own(core.connect())
         prompt(mine, "hello", 3)
-        await lose(mine, core)
+        lose(mine, core)
         theirs = core.share(core.connect(), mine)
         theirs.adopt(mine, 2)
         stream = theirs.open_stream(core.carrier)
