@@ -126,7 +126,8 @@ class Api:
     ) -> Reply:
         """``body`` bytes go as they are, None as no body, anything else as JSON."""
         raw = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
-        return await self.driver.request(method, path, body=raw, headers=headers, **more)
+        length = [("content-length", str(len(raw)))] if raw else []
+        return await self.driver.request(method, path, body=raw, headers=[*length, *headers], **more)
 
     async def post(self, path: str, body: object = None, **more: Any) -> Reply:
         return await self.call("POST", path, {} if body is None else body, **more)

@@ -191,7 +191,7 @@ async def test_agents_own_errors_pass_through(api: Api, runner: RestRunner) -> N
 async def test_client_gone_before_the_answer(api: Api, runner: RestRunner, autojump_clock: MockClock) -> None:
     """REST-026: a fresh session is removed."""
     runner.start_delay = 5.0
-    async with api.driver.stream("POST", "/session", body=b"{}"):
+    async with api.driver.stream("POST", "/session", body=b"{}", Content_Length="2"):
         await trio.sleep(1)
     await trio.sleep(10)
     assert api.harbour.sessions == []
@@ -209,7 +209,7 @@ async def test_client_gone_while_waiting_for_the_shared_one(
         answers.append((await api.post("/session", {})).json())
 
     async with trio.open_nursery() as nursery:
-        async with api.driver.stream("POST", "/session", body=b"{}"):
+        async with api.driver.stream("POST", "/session", body=b"{}", Content_Length="2"):
             await trio.sleep(1)
             nursery.start_soon(stay)
             await trio.sleep(1)

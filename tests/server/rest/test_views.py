@@ -172,7 +172,8 @@ async def test_bodies(api: Api, body: bytes, status: int) -> None:
 async def test_body_too_large(start: StartApi) -> None:
     """REST-001: declared, before it is read."""
     async with start() as api:
-        reply = await api.call("POST", "/session", b"{}", headers=[("content-length", str(10 * 2**20 + 1))])
+        too_long = [("content-length", str(10 * 2**20 + 1))]
+        reply = await api.driver.request("POST", "/session", body=b"{}", headers=too_long)
     assert (reply.status, reply.json()) == (413, {"error": "Request body too large (max 10 MB)"})
 
 
