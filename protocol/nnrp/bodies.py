@@ -16,7 +16,7 @@ from protocol.nnrp.tensor import TensorBody
 __all__ = ["Body", "BodyForm", "Context", "ControlBody", "DataBody"]
 
 
-class ControlBody(msgspec.Struct, frozen=True):
+class ControlBody(msgspec.Struct, frozen=True, gc=False):
     """The blocks of a control message's body; each message has the ones the specification gives it."""
 
     extensions: tuple[ControlExtension, ...] = ()
@@ -42,7 +42,7 @@ class BodyForm(Enum):
     """Tolerant only: the whole body is one payload of the one declared kind."""
 
 
-class DataBody(msgspec.Struct, frozen=True):
+class DataBody(msgspec.Struct, frozen=True, gc=False):
     """The decoded body of a FRAME_SUBMIT or RESULT_PUSH."""
 
     form: BodyForm

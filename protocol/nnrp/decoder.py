@@ -38,7 +38,7 @@ VIEW_BYTES = 4096
 lets go of the buffer."""
 
 
-class Packet(msgspec.Struct, frozen=True):
+class Packet(msgspec.Struct, frozen=True, gc=False):
     """A decoded and validated packet.
 
     ``body`` holds the body bytes: a `bytes` copy below `VIEW_BYTES`, else a read-only view that keeps the buffer it

@@ -37,8 +37,7 @@ def encode_packet(
     strict: bool = True,
 ) -> bytes:
     """The packet as one bytes object; arguments and errors as in `encode_parts`."""
-    ids = (session_id, frame_id, view_id, route_id, trace_id)
-    return b"".join(_encode(message, body, flags, ids, strict))
+    return b"".join(_encode(message, body, flags, session_id, frame_id, view_id, route_id, trace_id, strict))
 
 
 def encode_parts(
@@ -58,54 +57,59 @@ def encode_parts(
     The message is checked as a receiver would check it, in strict mode; ``strict=False`` is for answering a peer in
     its dialect (nnrp-wire 2.6, 8.6) and for nothing else. Raises `NnrpLocalError`, and nothing was sent.
     """
-    ids = (session_id, frame_id, view_id, route_id, trace_id)
-    return _gather(_encode(message, body, flags, ids, strict))
+    return _gather(_encode(message, body, flags, session_id, frame_id, view_id, route_id, trace_id, strict))
 
 
-_Ids: TypeAlias = tuple[int, int, int, int, int]
-
-
-def _encode(message: Message, body: BodyLike, flags: HeaderFlags, ids: _Ids, strict: bool) -> list[Buffer]:
+def _encode(
+    message: Message,
+    body: BodyLike,
+    flags: HeaderFlags,
+    session_id: int,
+    frame_id: int,
+    view_id: int,
+    route_id: int,
+    trace_id: int,
+    strict: bool,
+) -> list[Buffer]:
+    """Header, metadata and body as they were packed, checked. Positional: this is the hot path."""
+    kind = message.TYPE
     try:
-        if type(body) is Regions and strict and isinstance(message, _DATA) and body.only_payloads:
-            return _encode_payloads(message, body.payloads, flags, ids)
-        return _encode_any(message, body, flags, ids, strict)
+        packed = message.pack_checked() if strict else message.pack()
+        if strict and type(body) is Regions and isinstance(message, _DATA) and body.only_payloads:
+            # The common case, typed payloads and nothing else: checked while it is built, the data is not looked at.
+            parts, size = _payload_parts(message, body.payloads)
+            ID_RULES[kind](session_id, frame_id, message, True)
+        else:
+            parts = body.build() if isinstance(body, Regions) else body if isinstance(body, list) else [body]
+            size = sum([len(part) for part in parts])
+            _check_any(message, packed, parts, session_id, frame_id, strict)
+        values = (kind, flags, message.SIZE, size, session_id, frame_id, view_id, route_id, trace_id)
+        return [Header.pack_values(*values), packed, *parts]
     except struct.error as error:
         rule = f"a value does not fit its field: {error}"
-        raise NnrpLocalError(Outcome.LENGTH_OVERFLOW, rule, subject=message.TYPE.name) from error
+        raise NnrpLocalError(Outcome.LENGTH_OVERFLOW, rule, subject=kind.name) from error
     except NnrpError as error:
         raise NnrpLocalError(
             error.outcome, error.rule, subject=error.subject, field=error.field, offset=error.offset
         ) from error
 
 
-def _encode_any(message: Message, body: BodyLike, flags: HeaderFlags, ids: _Ids, strict: bool) -> list[Buffer]:
-    """Build, then check as a receiver would: one truth for both directions."""
-    parts = body.build() if isinstance(body, Regions) else body if isinstance(body, list) else [body]
-    size = sum([len(part) for part in parts])
-    head = Header.pack_values(message.TYPE, flags, message.SIZE, size, *ids)
-    packed = message.pack_checked() if strict else message.pack()
-    if not strict:
-        message = message.decode(packed, 0, False, HEADER_BYTES)
-    whole = parts[0] if len(parts) == 1 else b"".join(parts)
-    check_message(ids[0], ids[1], message, whole, strict)
-    return [head, packed, *parts]
-
-
-def _encode_payloads(
-    message: FrameSubmit | ResultPush, payloads: tuple[TypedPayload, ...], flags: HeaderFlags, ids: _Ids
-) -> list[Buffer]:
-    """The common case, typed payloads and nothing else: checked while it is built, payloads are not looked at."""
-    packed = message.pack_checked()
+def _payload_parts(message: FrameSubmit | ResultPush, payloads: tuple[TypedPayload, ...]) -> tuple[list[Buffer], int]:
     if message.payload_frame_count != len(payloads):
         rule = f"payload_frame_count is {message.payload_frame_count}, the body has {len(payloads)} payloads"
         field = "payload_frame_count"
         raise NnrpError(Outcome.BAD_COMBINATION, rule, subject=message.TYPE.name, field=field)
-    regions, size = pack_payload_regions(payloads, message.payload_kind_bitmap + 0)
-    kind = message.TYPE
-    head = Header.pack_values(kind, flags, message.SIZE, size, *ids)
-    ID_RULES[kind](ids[0], ids[1], message, True)
-    return [head, packed, *regions]
+    return pack_payload_regions(payloads, message.payload_kind_bitmap + 0)
+
+
+def _check_any(
+    message: Message, packed: bytes, parts: list[Buffer], session_id: int, frame_id: int, strict: bool
+) -> None:
+    """Check as a receiver would: one truth for both directions."""
+    if not strict:
+        message = message.decode(packed, 0, False, HEADER_BYTES)
+    whole = parts[0] if len(parts) == 1 else b"".join(parts)
+    check_message(session_id, frame_id, message, whole, strict)
 
 
 def _gather(parts: list[Buffer]) -> list[Buffer]:

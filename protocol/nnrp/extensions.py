@@ -45,7 +45,7 @@ _HEADER = ControlExtensionHeader.SIZE
 _BLOCK = "CONTROL_EXTENSION_BLOCK"
 
 
-class ObjectMetaEntry(msgspec.Struct, frozen=True):
+class ObjectMetaEntry(msgspec.Struct, frozen=True, gc=False):
     """The value of an object_meta extension: the fixed part and its dependency entries."""
 
     meta: ObjectMeta
@@ -71,7 +71,7 @@ class ObjectMetaEntry(msgspec.Struct, frozen=True):
 ExtensionValue: TypeAlias = Structure | ObjectMetaEntry
 
 
-class ControlExtension(msgspec.Struct, frozen=True):
+class ControlExtension(msgspec.Struct, frozen=True, gc=False):
     """One entry. ``value`` is the decoded payload of a known type in its place, else None: such an entry is skipped."""
 
     ext_type: int

@@ -15,7 +15,7 @@ from protocol.nnrp.vendor import TokenHint
 __all__ = ["SchemaObject", "TokenChunk"]
 
 
-class TokenChunk(msgspec.Struct, frozen=True):
+class TokenChunk(msgspec.Struct, frozen=True, gc=False):
     """The payload of llm.chat.delta.v1: UTF-8 text, preceded by a hint where the session allows one."""
 
     text: Buffer
@@ -47,7 +47,7 @@ def _fault(outcome: Outcome, rule: str, field: str | None) -> NnrpError:
     return NnrpError(outcome, rule, subject="TOKEN_HINT", field=field, offset=0, reach=Reach.OPERATION)
 
 
-class SchemaObject(msgspec.Struct, frozen=True):
+class SchemaObject(msgspec.Struct, frozen=True, gc=False):
     """A schema as a cache object: the 32-byte header and its body (nnrp-wire 11.3, carriage)."""
 
     descriptor: SchemaDescriptor

@@ -38,7 +38,7 @@ _PACK_24 = TypedPayloadDescriptor.LAYOUT.packer.pack
 _PACK_16 = TypedPayloadDescriptorV2.LAYOUT.packer.pack
 
 
-class InlineObject(msgspec.Struct, frozen=True):
+class InlineObject(msgspec.Struct, frozen=True, gc=False):
     """An object carried in the body."""
 
     object_kind: ObjectKind
@@ -51,7 +51,7 @@ class InlineObject(msgspec.Struct, frozen=True):
         return b"".join((header.pack(), self.payload, bytes(-size % 8)))
 
 
-class TypedPayload(msgspec.Struct, frozen=True):
+class TypedPayload(msgspec.Struct, frozen=True, gc=False):
     """One typed payload. ``kind`` is None where only the schema decides it (nnrp-wire 8.5)."""
 
     descriptor: Descriptor
@@ -78,7 +78,7 @@ class TypedPayload(msgspec.Struct, frozen=True):
         return cls(TypedPayloadDescriptorV2(kind, profile_id), data, kind)
 
 
-class ExtensionFrame(msgspec.Struct, frozen=True):
+class ExtensionFrame(msgspec.Struct, frozen=True, gc=False):
     """One extension frame. ``value`` is the decoded payload of a known and granted kind, else None: it is skipped."""
 
     extension_kind: int
@@ -93,7 +93,7 @@ class ExtensionFrame(msgspec.Struct, frozen=True):
         return cls(kind, b"".join(part.pack() for part in parts), value=value)
 
 
-class Regions(msgspec.Struct, frozen=True):
+class Regions(msgspec.Struct, frozen=True, gc=False):
     """The contents of a region body, as parsed or to be built."""
 
     payloads: tuple[TypedPayload, ...] = ()

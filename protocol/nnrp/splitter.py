@@ -94,7 +94,11 @@ class Splitter:
     def packets(self) -> Iterator[RawPacket]:
         """The complete packets not yet taken, then the framing fault if there was one."""
         ready, self._ready = self._ready, []
-        packets = chain.from_iterable(map(RawPacket, repeat(data), starts) for data, starts in ready)
+        packets: Iterator[RawPacket]
+        if len(ready) == 1:
+            packets = map(RawPacket, repeat(ready[0][0]), ready[0][1])
+        else:
+            packets = chain.from_iterable(map(RawPacket, repeat(data), starts) for data, starts in ready)
         return packets if self._failure is None else self._and_fail(packets, self._failure)
 
     @staticmethod

@@ -39,7 +39,7 @@ def _fault(outcome: Outcome, rule: str, subject: str, field: str | None, offset:
     return NnrpError(outcome, rule, subject=subject, field=field, offset=offset, reach=Reach.OPERATION)
 
 
-class TensorSection(msgspec.Struct, frozen=True):
+class TensorSection(msgspec.Struct, frozen=True, gc=False):
     """One section: the descriptor and its three parts. Payloads are views of the body where that is a memoryview."""
 
     descriptor: TensorSectionDesc
@@ -100,7 +100,7 @@ class TensorSection(msgspec.Struct, frozen=True):
         return cls(descriptor, lengths, payload, codec_ids)
 
 
-class TensorBody(msgspec.Struct, frozen=True):
+class TensorBody(msgspec.Struct, frozen=True, gc=False):
     """The tensor parts of a body, from a flat body or from the inline objects of a region body."""
 
     tile_ids: TileIds = ()
