@@ -107,7 +107,7 @@ REFUSALS: Final = (
 Fields = Callable[[Any], Mapping[str, Any]]
 
 
-def _agent_error(error: engine.RunnerError) -> dict[str, Any]:
+def _agent_error(error: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     if error.code is not None:
         fields["code"] = error.code
@@ -118,7 +118,7 @@ def _agent_error(error: engine.RunnerError) -> dict[str, Any]:
     return fields
 
 
-def _lost(error: engine.RunnerError) -> dict[str, Any]:
+def _lost(error: Any) -> dict[str, Any]:
     # The agent's own number would hide the code clients look for.
     return {key: value for key, value in _agent_error(error).items() if key != "code"}
 
