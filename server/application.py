@@ -13,7 +13,7 @@ import trio
 
 from server.config import Config, load
 from server.ground import Ground
-from server.guard import GuardPolicy
+from server.guard_policy import GuardPolicy
 from server.metrics import Metrics
 from server.middleware.asgi import App, Receive, Scope, Send, respond
 from server.middleware.body_limit import BodyLimit

@@ -29,16 +29,20 @@ class Connection(Protocol):
 
 
 class RequestSends:
-    """Deadlines of the messages one request sends: one send at a time, each in its own scope.
+    """What one request may do with its connection, and the deadlines of what it sends.
 
-    Over HTTP/2 a send waits for the peer's flow-control window, which no transport deadline sees.
+    ``transport`` and ``stream`` are what the guard put into the ASGI state, None under another server. Over HTTP/1.1 the
+    transport times each send itself. Over HTTP/2 a send waits for the peer's flow-control window, which no transport sees:
+    then, and under another server, each send has a scope here.
     """
 
-    __slots__ = ("_sending", "_transport", "answered")
+    __slots__ = ("_sending", "_stream", "_transport", "answered", "timed_here")
 
-    def __init__(self, transport: Connection | None) -> None:
+    def __init__(self, transport: Connection | None, stream: Any, *, multiplexed: bool) -> None:
         self.answered = False
+        self.timed_here = transport is None or multiplexed
         self._transport = transport
+        self._stream = stream
         self._sending: trio.CancelScope | None = None
 
     def begin(self, timeout: float) -> trio.CancelScope:
@@ -49,15 +53,23 @@ class RequestSends:
         self._sending = None
 
     def hurry(self, seconds: float) -> None:
-        if self._sending is None:
-            return
-        self._sending.deadline = min(self._sending.deadline, trio.current_time() + seconds)
+        if self.timed_here:
+            if self._sending is None:
+                return
+            self._sending.deadline = min(self._sending.deadline, trio.current_time() + seconds)
         if self._transport is not None:
             self._transport.hurry(seconds)
 
+    def on_gone(self, call: Callable[[], None] | None) -> bool:
+        """Have ``call`` called when the peer leaves; None: no more. False where the server cannot tell but by a message."""
+        if self._stream is None:
+            return False
+        self._stream.on_gone(call)
+        return True
 
-def connection_of(scope: Mapping[str, Any]) -> Connection:
-    connection: Connection = scope[CONNECTION]
+
+def connection_of(scope: Mapping[str, Any]) -> RequestSends:
+    connection: RequestSends = scope[CONNECTION]
     return connection
 
 

@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from server.config import Config
-from server.guard import GuardPolicy
+from server.guard_policy import GuardPolicy
 from server.metrics import Metrics
 from server.shutdown import Drain
 

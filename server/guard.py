@@ -8,7 +8,7 @@ DATA after the response), waits for ever for a peer that stops reading, and leav
 from __future__ import annotations
 
 import math
-from collections import Counter
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -23,12 +23,14 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from server.guard_context import GuardedContext, TellingEvent
+from server.guard_policy import GuardPolicy
 from server.guard_protocol import GuardedProtocol
+from server.guard_stream import GuardedHttpStream
 from server.guard_websocket import GuardedWebSocket
-from server.shutdown import Drain
 from server.telemetry import EndReason, log
 
-__all__ = ["TRANSPORT", "GuardPolicy", "GuardedTCPServer", "install"]
+__all__ = ["TRANSPORT", "GuardedTCPServer", "install"]
 
 TRANSPORT: Final = "moorline.transport"
 """Key in ``scope["state"]`` under which a request finds its `GuardedTCPServer`."""
@@ -38,6 +40,10 @@ _PIECE: Final = 2**16
 """A send is timed per piece, so that a slow but living peer gets a long replay and a dead one does not get long."""
 _CLOSE_TIMEOUT: Final = 1.0
 """Seconds for saying goodbye (TLS close_notify); after that the socket is closed without."""
+_TURNS: Final = 16
+"""Sends that succeed at once, between two turns for everybody else."""
+_POSIX: Final = os.name == "posix"
+"""Where a socket is a file descriptor that can be written to."""
 _AFTERLIFE: Final = 5.0
 """Seconds a request may go on cleaning up after its connection is gone."""
 _BUSY: Final = (
@@ -45,46 +51,6 @@ _BUSY: Final = (
     b"Content-Type: application/json; charset=utf-8\r\nContent-Length: 32\r\n\r\n"
     b'{"error":"Too many connections"}'
 )
-
-
-class GuardPolicy:
-    """Bounds of all connections of one application, and the connections themselves. Times are seconds; 0 connections: no cap."""
-
-    def __init__(
-        self,
-        drain: Drain | None = None,
-        *,
-        max_connections: int = 0,
-        send_timeout: float = 30.0,
-        head_timeout: float = 10.0,
-        keep_alive: float = 65.0,
-        drain_send: float = 1.0,
-        tls_timeout: float = 10.0,
-    ) -> None:
-        self.drain = drain if drain is not None else Drain()
-        self.max_connections = max_connections
-        self.send_timeout = send_timeout
-        self.head_timeout = head_timeout
-        self.keep_alive = keep_alive
-        self.drain_send = drain_send
-        """What a send that is stuck when the drain begins still gets."""
-        self.tls_timeout = tls_timeout
-        self.connections: set[GuardedTCPServer] = set()
-        self.refused = 0
-        self.ended: Counter[str] = Counter()
-        """Ended connections by `EndReason`."""
-
-    @property
-    def full(self) -> bool:
-        return 0 < self.max_connections <= len(self.connections)
-
-    @contextmanager
-    def holding(self, connection: GuardedTCPServer) -> Iterator[None]:
-        self.connections.add(connection)
-        try:
-            yield
-        finally:
-            self.connections.discard(connection)
 
 
 _default_policy = GuardPolicy()
@@ -105,9 +71,11 @@ class GuardedTCPServer(TCPServer):
         self._head_begun = False
         self._sending: trio.CancelScope | None = None
         self._patience = trio.CancelScope()
-        self._reading = trio.CancelScope()
-        """Ended with the socket: the reader may wait for something else, such as the end of a request before the next."""
+        """Around the reader. Its deadline moves with what the connection does; it is cancelled with the socket, because the
+        reader may wait for something else, such as the end of a request before the next."""
         self._peer: tuple[str, int] | None = None
+        self._plain = _POSIX and isinstance(stream, trio.SocketStream)
+        self._turns = 0
 
     @property
     def _socket(self) -> trio.socket.SocketType:
@@ -123,8 +91,8 @@ class GuardedTCPServer(TCPServer):
             if self._policy.full:
                 await self._refuse()
             else:
-                with self._policy.holding(self):
-                    await self._converse()
+                self._policy.connections.add(self)
+                await self._converse()
         except* OSError:
             # The peer was gone before we could ask for its address, or between two calls.
             self._note_end(EndReason.PEER_LOST)
@@ -137,6 +105,7 @@ class GuardedTCPServer(TCPServer):
             with trio.move_on_after(_CLOSE_TIMEOUT, shield=True):
                 await self._close()
             reason = self._end or EndReason.COMPLETED
+            self._policy.connections.discard(self)
             self._policy.ended[reason] += 1
             log.debug("connection_closed", peer=self._peer, reason=reason)
 
@@ -157,11 +126,10 @@ class GuardedTCPServer(TCPServer):
             )
             self._patience.deadline = trio.current_time() + self._policy.head_timeout
             await protocol.initiate()
-            nursery.start_soon(self._watch)
-            with self._reading:
+            with self._hearing_of_the_end():
                 await self._read_data()
+            self._explain_end()
             await protocol.handle(Closed())
-            self._patience.cancel()
             nursery.cancel_scope.deadline = trio.current_time() + _AFTERLIFE
 
     async def _shake_hands(self) -> bool:
@@ -186,36 +154,26 @@ class GuardedTCPServer(TCPServer):
                     return
 
     async def _read_data(self) -> None:
-        while True:
-            try:
-                data = await self.stream.receive_some(_MAX_RECV)
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
-                self._note_end(EndReason.PEER_LOST)
-                break
-            if data:
-                self._note_data()
-            else:
-                self._note_end(EndReason.PEER_CLOSED)
-            await self._conversation.handle(RawData(bytes(data)))
-            self._note_idleness()
-            if not data:
-                break
-
-    async def _watch(self) -> None:
-        """End the connection when it idles too long, or when it idles and the server stops."""
         with self._patience:
-            await self.context.terminated.wait()
-            self._policy.drain.begin()
-            self.hurry(self._policy.drain_send)
-            if not self._idle:
-                # The end of the request cancels this, and so does the end of the connection.
-                await trio.sleep_forever()
-        if self.context.terminated.is_set():
-            self._note_end(EndReason.DRAINED)
-        elif self._idle:
-            self._note_end(EndReason.SLOW_REQUEST if self._head_begun else EndReason.IDLE)
-        await self._conversation.handle(Closed())
-        await self._close()
+            while True:
+                try:
+                    data = await self.stream.receive_some(_MAX_RECV)
+                except (trio.ClosedResourceError, trio.BrokenResourceError):
+                    self._note_end(EndReason.PEER_LOST)
+                    break
+                if data:
+                    self._note_data()
+                else:
+                    self._note_end(EndReason.PEER_CLOSED)
+                await self._conversation.handle(RawData(bytes(data)))
+                self._note_idleness()
+                if not data:
+                    break
+
+    def _explain_end(self) -> None:
+        if self._patience.cancelled_caught:
+            idle = EndReason.SLOW_REQUEST if self._head_begun else EndReason.IDLE
+            self._note_end(EndReason.DRAINED if self.context.terminated.is_set() else idle)
 
     # What the protocol asks for
 
@@ -237,15 +195,31 @@ class GuardedTCPServer(TCPServer):
         except trio.WouldBlock:
             await self.send_lock.acquire()
         try:
-            if len(data) <= _PIECE:
-                return await self._send_piece(data)
+            taken = await self._send_at_once(data) if self._plain else 0
+            if taken == len(data):
+                return True
             view = memoryview(data)
-            for start in range(0, len(view), _PIECE):
+            for start in range(taken, len(view), _PIECE):
                 if not await self._send_piece(view[start : start + _PIECE]):
                     return False
             return True
         finally:
             self.send_lock.release()
+
+    async def _send_at_once(self, data: bytes) -> int:
+        """Give the kernel what it takes without waiting, past the machinery of a send that may wait. Returns how much.
+
+        Every few times the other tasks get their turn all the same.
+        """
+        try:
+            taken = os.write(self._socket.fileno(), data)
+        except OSError:
+            # Full, or broken: the long way finds out which.
+            return 0
+        self._turns += 1
+        if self._turns % _TURNS == 0:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        return taken
 
     async def _send_piece(self, data: bytes | memoryview) -> bool:
         """Shielded, because half a message would spoil the connection; with a deadline, because the peer may never read."""
@@ -268,6 +242,26 @@ class GuardedTCPServer(TCPServer):
 
     # What others may do to it
 
+    @contextmanager
+    def _hearing_of_the_end(self) -> Iterator[None]:
+        """No task waits for the end of listening: there are as many connections as peers like."""
+        terminated = self.context.terminated
+        assert isinstance(terminated, TellingEvent)
+        terminated.listeners.add(self.stop_listening)
+        if terminated.is_set():
+            self.stop_listening()
+        try:
+            yield
+        finally:
+            terminated.listeners.discard(self.stop_listening)
+
+    def stop_listening(self) -> None:
+        """The server accepts no more. What is idle ends now, what is not when its request does."""
+        self._policy.drain.begin()
+        self.hurry(self._policy.drain_send)
+        if self._idle:
+            self._patience.cancel()
+
     def hurry(self, seconds: float) -> None:
         """Give the send in progress, if any, at most ``seconds`` more."""
         if self._sending is not None:
@@ -276,12 +270,12 @@ class GuardedTCPServer(TCPServer):
     def drop(self) -> None:
         """Close the socket now, without a word. Whoever waits on it is woken."""
         self._socket.close()
-        self._reading.cancel()
+        self._patience.cancel()
 
     async def _close(self) -> None:
         with trio.move_on_after(_CLOSE_TIMEOUT, shield=True):
             await super()._close()
-        self._reading.cancel()
+        self._patience.cancel()
 
     # Idleness
 
@@ -314,5 +308,8 @@ class GuardedTCPServer(TCPServer):
 def install() -> None:
     """Put the guard under every hypercorn server of this process that runs on Trio. Idempotent."""
     setattr(hypercorn.trio.run, "TCPServer", GuardedTCPServer)  # noqa: B010  # the name is not part of its public face
+    setattr(hypercorn.trio.run, "WorkerContext", GuardedContext)  # noqa: B010  # as above
+    setattr(hypercorn.protocol.h11, "HTTPStream", GuardedHttpStream)  # noqa: B010  # as above
+    setattr(hypercorn.protocol.h2, "HTTPStream", GuardedHttpStream)  # noqa: B010  # as above
     setattr(hypercorn.protocol.h11, "WSStream", GuardedWebSocket)  # noqa: B010  # as above
     setattr(hypercorn.protocol.h2, "WSStream", GuardedWebSocket)  # noqa: B010  # as above

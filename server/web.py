@@ -18,6 +18,7 @@ from server.ground import Ground
 from server.middleware.asgi import App
 from server.routes.body import InvalidJson, json_response
 from server.telemetry import log
+from server.web_request import HttpConnection
 
 __all__ = ["ROUTE_PACKAGES", "RoutesMaker", "create_web"]
 
@@ -45,6 +46,7 @@ async def create_web(
 
 def _build(ground: Ground, packages: Sequence[str], more: Sequence[RoutesMaker]) -> QuartTrio:
     web = QuartTrio("moorline", static_folder=None)
+    web.asgi_http_class = HttpConnection
     # The wrappers bound bodies and sends, by progress rather than by total time (stack: SSE rules).
     web.config.update(MAX_CONTENT_LENGTH=None, BODY_TIMEOUT=None, RESPONSE_TIMEOUT=None)
     # Nothing runs in the background of Quart: its nursery is ended at once.

@@ -27,6 +27,8 @@ _LINGER: Final = 2.0
 _DISCARD_BYTES: Final = 64 * 2**20
 """What of it is read at most."""
 _TRANSPORT: Final = "moorline.transport"
+_STREAM: Final = "moorline.stream"
+"""Where the guard puts its objects (`server.guard`, `server.guard_stream`); named here so that this does not need the guard."""
 
 
 class PeerTooSlow(Exception):
@@ -41,13 +43,15 @@ class Exchange:
         self._send_timeout = send_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sends = RequestSends(scope.get("state", {}).get(_TRANSPORT))
+        state = scope.get("state", {})
+        multiplexed = scope.get("http_version", "1.1").startswith("2")
+        sends = RequestSends(state.get(_TRANSPORT), state.get(_STREAM), multiplexed=multiplexed)
         cleanups: list[Callable[[], object]] = []
         scope[CONNECTION] = sends
         scope[CLEANUPS] = cleanups
         one = _One(receive, send, sends, self._send_timeout)
         # HTTP/2 ends one stream; the connection, and with it the answer, is not in danger.
-        one.linger = not scope.get("http_version", "1.1").startswith("2")
+        one.linger = not multiplexed
         try:
             await self._app(scope, one.receive, one.send)
         except* PeerTooSlow:
@@ -91,6 +95,9 @@ class _One:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             await self._send_last(message)
+            return
+        if not self._sends.timed_here:
+            await self._send(message)
             return
         with self._sends.begin(self._timeout) as sending:
             await self._send(message)

@@ -158,6 +158,14 @@ async def test_http2_reset_of_a_stream_is_noticed_and_the_idle_connection_reaped
         await client.wait_end(within=3)
 
 
+async def test_request_is_cancelled_when_its_peer_leaves() -> None:
+    async with serving() as served:
+        async with open_raw(served.port) as raw:
+            await raw.request("GET", "/try/slow?s=60")
+            await trio.sleep(0.05)
+        await wait_until(lambda: not served.application.guard_policy.connections, 1.0)
+
+
 # Slow and greedy peers
 
 
@@ -314,6 +322,14 @@ async def test_chunked_body_is_refused_at_the_limit_and_never_held() -> None:
         with trio.fail_after(2):
             reply = await raw.reply()
         assert (reply.status, reply.json()) == (413, {"error": "Request body too large (max 1 MB)"})
+
+
+async def test_body_of_a_get_is_read_past() -> None:
+    """Nobody reads it, and the next request on the connection is not mistaken for it."""
+    async with serving() as served, open_raw(served.port) as raw:
+        for length in (5, 100_000):
+            await raw.send(raw.head("GET", "/health", length) + b"G" * length)
+            assert (await raw.reply()).status == 200
 
 
 async def test_body_at_the_limit_is_read() -> None:

@@ -62,6 +62,23 @@ async def test_http2_streams_and_requests_on_one_connection(certificate: Certifi
         assert served.engine.open_streams == 0
 
 
+async def test_http2_body_without_a_length(certificate: Certificate) -> None:
+    """Legal over HTTP/2: no header announces it."""
+    async with serving(config(certificate)) as served:
+        async with open_raw(served.port, tls=certificate.client_context("h2")) as raw:
+            client = Http2(raw)
+            await client.start()
+            stream = client.open_stream("POST", "/try/echo", end=False)
+            await client.flush()
+            await trio.sleep(0.05)
+            client.connection.send_data(stream, b'{"a":', end_stream=False)
+            client.connection.send_data(stream, b"1}", end_stream=True)
+            await client.flush()
+            with trio.fail_after(5):
+                assert await client.end_of(stream) == "ended"
+            assert client.bodies[stream] == b'{"a":1}'
+
+
 async def test_a_failed_handshake_costs_one_connection(certificate: Certificate) -> None:
     async with serving(config(certificate)) as served:
         async with open_raw(served.port) as raw:

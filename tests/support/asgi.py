@@ -107,6 +107,8 @@ class Driver:
                 await exchange.over.wait()
 
     async def _call(self, scope: dict[str, Any], exchange: _Exchange) -> None:
+        # As the real server does: an application may ask to be called when the peer leaves.
+        scope["state"] = {"moorline.stream": exchange} if scope["type"] == "http" else {}
         try:
             await self._app(scope, exchange.receive, exchange.send)
         finally:
@@ -132,7 +134,6 @@ class Driver:
             "headers": pairs,
             "client": (self._client, 50000),
             "server": ("127.0.0.1", self._port),
-            "state": {},
             "extensions": {},
             **extra,
         }
@@ -151,6 +152,13 @@ class _Exchange:
         self.over = trio.Event()
         """Set when the application has returned."""
         self._disconnected = False
+        self._on_gone: Callable[[], None] | None = None
+
+    def on_gone(self, call: Callable[[], None] | None) -> None:
+        """As `server.guard_stream.GuardedHttpStream.on_gone`."""
+        self._on_gone = call
+        if call is not None and self._disconnected:
+            call()
 
     def push(self, message: Message) -> None:
         self._in_send.send_nowait(message)
@@ -161,6 +169,8 @@ class _Exchange:
             self._disconnected = True
             self._out_receive.close()
             self.push(self._goodbye())
+            if self._on_gone is not None:
+                self._on_gone()
 
     def _goodbye(self) -> Message:
         return {"type": "http.disconnect"}

@@ -31,13 +31,15 @@ class Http2:
         self.connection.initiate_connection()
         await self.flush()
 
-    def open_stream(self, method: str, path: str, *, end: bool = True) -> int:
+    def open_stream(self, method: str, path: str, *, end: bool = True, **more: str) -> int:
+        """Further headers with underscores."""
         stream = self.connection.get_next_available_stream_id()
         headers = [
             (":method", method),
             (":path", path),
             (":scheme", "https" if isinstance(self.raw.stream, trio.SSLStream) else "http"),
             (":authority", f"127.0.0.1:{self.raw.port}"),
+            *((name.replace("_", "-").lower(), value) for name, value in more.items()),
         ]
         self.connection.send_headers(stream, headers, end_stream=end)
         return stream
