@@ -29,7 +29,8 @@ def session_state(session: Session) -> dict[str, Any]:
 def opened_result(opened: Opened, *, named: bool, adopted: list[InFlight] | None = None) -> dict[str, Any]:
     """The result of session/new, load, resume and fork: the state, and what REST tells besides (client-sdk section 5).
 
-    ``named``: with the session's id, for a method that makes a session.
+    The id is there after load and resume too: clients of both official libraries open the session's stream, and the SDK
+    addresses its next call, by the id of the result. ``named``: for a method that makes a session.
     """
     session = opened.session
     result = {
@@ -37,8 +38,6 @@ def opened_result(opened: Opened, *, named: bool, adopted: list[InFlight] | None
         "lastEventId": session.ring.head,
         **session_state(session),
     }
-    if not named:
-        del result["sessionId"]
     meta: dict[str, Any] = {} if named else {"hasRunningBackgroundTasks": False}
     if adopted:
         meta[META_KEY] = {"adoptedPrompts": [_adopted(each) for each in adopted]}

@@ -347,7 +347,7 @@ async def test_co_ownership(autojump_clock: MockClock) -> None:
         session_id = await a.new_session()
         loaded = await b.result("session/load", {"sessionId": session_id, "cwd": "/tmp", "mcpServers": []})
         assert loaded["attached"] is True
-        assert "sessionId" not in loaded
+        assert loaded["sessionId"] == session_id
         async with a.listen(session_id) as at_a, b.listen(session_id) as at_b:
             await b.prompt(session_id, "hello", id=26)
             # The snapshot of an empty session is nothing; its end is still said.
