@@ -25,6 +25,11 @@ __all__ = [
     "PromptRequest",
 ]
 
+REMEMBERED_TEXT: Final = 4096
+"""Characters of a settled prompt that are kept."""
+TITLE_LENGTH: Final = 120
+"""Characters of a prompt that serve as its session's name until somebody gives one."""
+
 OperationId = str | int
 """A prompt's UUID, or the number another wire gave."""
 
@@ -115,6 +120,18 @@ class PromptRequest:
         return "\n".join(
             block["text"] for block in self.blocks if block.get("type") == "text" and isinstance(block.get("text"), str)
         )
+
+    def title(self) -> str | None:
+        """A name for the session that begins with this: the text's beginning on one line, or None without text."""
+        return " ".join(self.text()[: TITLE_LENGTH * 4].split())[:TITLE_LENGTH].rstrip() or None
+
+    def remembered(self) -> PromptRequest:
+        """What is kept of it once it is settled: itself if it is small, else its title. Prompts may be megabytes, and
+        hundreds of settled ones are remembered."""
+        text = self.text()
+        if len(text) <= REMEMBERED_TEXT and all(block.get("type") == "text" for block in self.blocks):
+            return self
+        return PromptRequest([{"type": "text", "text": self.title() or ""}])
 
 
 @attrs.frozen(slots=True)

@@ -343,6 +343,8 @@ class Session:
             raise
         self.operations.add(operation)
         self.touch()
+        if self.display_name is None:
+            self.display_name = request.title()
         head = self.ring.head
         if idempotency is not None:
             self.idempotency.store(*idempotency, operation, head)
@@ -684,6 +686,8 @@ class Session:
         self.operations.note_settled(operation)
         self.touch()
         TurnReport(self, operation).ended(outcome)
+        if isinstance(operation.request, PromptRequest):
+            operation.request = operation.request.remembered()
         started = operation.started_at or operation.accepted_at
         self._harbour.observer.note(
             Note.OPERATION_SETTLED,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from quart import Response, request
 
-__all__ = ["InvalidJson", "json_response", "parse_json", "parse_json_object", "read_json_object"]
+__all__ = ["InvalidJson", "json_response", "no_content", "parse_json", "parse_json_object", "read_json_object"]
 
 _FORBIDDEN: Final = ("__proto__", "constructor", "prototype")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -55,6 +55,14 @@ def json_response(value: Any, status: int = 200, **headers: str) -> Response:
     response = Response(_encode(value), status=status, content_type=_JSON)
     for name, text in headers.items():
         response.headers[name.replace("_", "-")] = text
+    return response
+
+
+def no_content() -> Response:
+    """204, without the headers of a body (RFC 9110, 8.6)."""
+    response = Response(b"", status=204)
+    response.headers.remove("Content-Type")
+    response.headers.remove("Content-Length")
     return response
 
 

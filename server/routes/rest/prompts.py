@@ -13,7 +13,7 @@ from quart import Blueprint, Response, request
 from protocol.acp import IDEMPOTENCY_KEY_HEADER
 from server.connection import on_request_end
 from server.ground import Ground
-from server.routes.body import json_response, read_json_object
+from server.routes.body import json_response, no_content, read_json_object
 from server.routes.rest.asking import client_header, known_session, session_of
 from server.routes.rest.errors import BAD_FIELD, INVALID_DEADLINE, INVALID_IDEMPOTENCY_KEY, Refused
 from sessions import Operation, OperationState, PromptRequest
@@ -64,7 +64,7 @@ def register(routes: Blueprint, ground: Ground) -> None:
             session.cancel_operation(session.prompt(prompt_id))
         else:
             session.cancel_prompt()
-        return Response(b"", 204)
+        return no_content()
 
     @routes.get("/session/<session_id>/prompts/<prompt_id>")
     async def outcome(session_id: str, prompt_id: str) -> Response:

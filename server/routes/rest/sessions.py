@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from quart import Blueprint, Response
 
 from server.ground import Ground
-from server.routes.body import json_response, read_json_object
+from server.routes.body import json_response, no_content, read_json_object
 from server.routes.rest.asking import canonical_id, client_header, optional_text, session_of
 from server.routes.rest.errors import (
     BAD_FIELD,
@@ -99,7 +99,7 @@ def _register_endings(routes: Blueprint, ground: Ground) -> None:
         client_id = client_header()
         session = session_of(ground, session_id, client_id)
         await session.close(EndReason.CLIENT_CLOSE, client_id)
-        return Response(b"", 204)
+        return no_content()
 
     @routes.post("/session/<session_id>/detach")
     async def detach(session_id: str) -> Response:
@@ -107,7 +107,7 @@ def _register_endings(routes: Blueprint, ground: Ground) -> None:
         await read_json_object()
         client_id = client_header()
         session_of(ground, session_id, client_id).drop_client(client_id)
-        return Response(b"", 204)
+        return no_content()
 
     @routes.post("/sessions/delete")
     async def delete() -> Response:

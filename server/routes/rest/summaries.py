@@ -10,10 +10,7 @@ from sessions import Session, StoredSession
 from sessions.events import decode
 from sessions.permissions import PendingPermission
 
-__all__ = ["TITLE_LENGTH", "opened_body", "stored_summary", "summary", "updated_ms"]
-
-TITLE_LENGTH = 120
-"""Characters of a prompt that serve as a title until somebody gives one."""
+__all__ = ["opened_body", "stored_summary", "summary", "updated_ms"]
 
 
 def opened_body(session: Session, *, attached: bool, client_id: str) -> dict[str, Any]:
