@@ -144,7 +144,7 @@ class CacheFlow(SessionControl):
         self._reply(packet, ack, body=body)
 
     def _cache_step(self, packet: Packet) -> Session | None:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         if packet.header.session_id == 0:
             return None
         session = self._find_or_open(packet)

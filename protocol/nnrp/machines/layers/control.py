@@ -276,7 +276,7 @@ class SessionControl(Handshake):
     # Things that happened
 
     def _on_session_open(self, packet: Packet, now: float) -> SessionOpenReceived:
-        self._step(ConnectionInput.SESSION_OPEN, packet.header)
+        self._step(packet.header)
         self._learn(DialectInput.SESSION_OPEN)
         request = packet.metadata
         assert isinstance(request, SessionOpen)
@@ -288,7 +288,7 @@ class SessionControl(Handshake):
         return SessionOpenReceived(packet)
 
     def _on_session_open_ack(self, packet: Packet, now: float) -> SessionOpened | SessionRefused:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         answer = packet.metadata
         assert isinstance(answer, SessionOpenAck)
         if not self._opens:
@@ -305,13 +305,13 @@ class SessionControl(Handshake):
         return SessionOpened(session, packet, outcome, token)
 
     def _on_patch(self, packet: Packet, now: float) -> PatchReceived:
-        self._step(ConnectionInput.WORK, packet.header)
+        self._step(packet.header)
         session = self._find_or_open(packet)
         session.step(SessionInput.TRAFFIC, "SESSION_PATCH")
         return PatchReceived(session, packet)
 
     def _on_patch_ack(self, packet: Packet, now: float) -> PatchAnswered:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         session = self._find(packet)
         session.step(SessionInput.TRAFFIC, "SESSION_PATCH_ACK")
         answer = packet.metadata
@@ -325,7 +325,7 @@ class SessionControl(Handshake):
         return PatchAnswered(session, packet)
 
     def _on_session_close(self, packet: Packet, now: float) -> SessionCloseProgress | Ignored:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         session = self._find(packet)
         message = packet.metadata
         assert isinstance(message, SessionClose)
@@ -341,7 +341,7 @@ class SessionControl(Handshake):
         return SessionCloseProgress(session, step, packet)
 
     def _on_session_close_ack(self, packet: Packet, now: float) -> SessionCloseProgress:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         session = self._find(packet)
         message = packet.metadata
         assert isinstance(message, SessionCloseAck)
@@ -352,7 +352,7 @@ class SessionControl(Handshake):
         return SessionCloseProgress(session, step, packet)
 
     def _on_migrate(self, packet: Packet, now: float) -> MigrateReceived:
-        self._step(ConnectionInput.MIGRATE, packet.header)
+        self._step(packet.header)
         self._learn(DialectInput.MIGRATE)
         request = packet.metadata
         assert isinstance(request, SessionMigrate)
@@ -363,7 +363,7 @@ class SessionControl(Handshake):
         return MigrateReceived(self.sessions.get(session_id), packet)
 
     def _on_migrate_ack(self, packet: Packet, now: float) -> MigrateAnswered:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         ack = packet.metadata
         assert isinstance(ack, SessionMigrateAck)
         session_id = packet.header.session_id

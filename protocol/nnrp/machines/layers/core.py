@@ -16,6 +16,7 @@ from protocol.nnrp.machines.cache_records import CacheLimits
 from protocol.nnrp.machines.connection_table import (
     CONNECTION,
     DIALECT,
+    INPUTS,
     ConnectionEffect,
     ConnectionInput,
     Dialect,
@@ -30,6 +31,7 @@ from protocol.nnrp.machines.session_table import SessionInput
 from protocol.nnrp.machines.store import ObjectStore
 from protocol.nnrp.messages import Message, ResultDrop
 from protocol.nnrp.packet import Packet
+from protocol.transitions import IllegalTransition
 
 __all__ = ["ConnectionCore", "ConnectionLimits", "Side"]
 
@@ -239,19 +241,25 @@ class ConnectionCore:
             )
         )
 
-    def _step(self, given: ConnectionInput, header: Header) -> ConnectionEffect:
-        """One step of the connection's table. Raises NnrpError BadState, fatal where the first packet is wrong."""
-        if not CONNECTION.allows(self.state, given):
-            raise self._bad_state(header)
-        self.state, effect = CONNECTION.step(self.state, given)
+    def _step(self, header: Header, given: ConnectionInput | None = None) -> ConnectionEffect:
+        """One step of the connection's table: what the message is by its type, or ``given`` where its content decides.
+
+        Raises NnrpError BadState, fatal where the first packet is wrong.
+        """
+        wanted = INPUTS[header.msg_type] if given is None else given
+        try:
+            self.state, effect = CONNECTION.step(self.state, wanted)
+        except IllegalTransition as refused:
+            raise self._bad_state(header) from refused
         return effect
 
     def _step_ours(self, given: ConnectionInput, kind: MessageType) -> ConnectionEffect:
         """The same for what we are about to send. Raises NnrpLocalError."""
-        if not CONNECTION.allows(self.state, given):
+        try:
+            self.state, effect = CONNECTION.step(self.state, given)
+        except IllegalTransition as refused:
             rule = f"not allowed while the connection is {self.state.name.lower()}"
-            raise NnrpLocalError(Outcome.BAD_STATE, rule, subject=kind.name)
-        self.state, effect = CONNECTION.step(self.state, given)
+            raise NnrpLocalError(Outcome.BAD_STATE, rule, subject=kind.name) from refused
         return effect
 
     def _bad_state(self, header: Header, rule: str | None = None) -> NnrpError:

@@ -176,7 +176,7 @@ class DataFlow(CacheFlow):
     # Things that happened
 
     def _on_submit(self, packet: Packet, now: float) -> SubmitReceived:
-        self._step(ConnectionInput.WORK, packet.header)
+        self._step(packet.header)
         before = self.reserved_session_id
         session = self._find_or_open(packet)
         header = packet.header
@@ -202,7 +202,7 @@ class DataFlow(CacheFlow):
         return SubmitReceived(session, operation, packet, replaced, self.reserved_session_id != before)
 
     def _on_cancel(self, packet: Packet, now: float) -> CancelReceived | Ignored:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         session = self._find_or_open(packet)
         wanted = cancel_scope(packet)
         scope, operation_id, group_id, reason = CancelScopeKind.OPERATION, 0, 0, CancelReason.UNSPECIFIED
@@ -221,7 +221,7 @@ class DataFlow(CacheFlow):
             return Ignored(packet, IgnoredBecause.UNKNOWN_CANCEL_TARGET)
 
     def _on_result(self, packet: Packet, now: float) -> ResultReceived:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         session = self._find(packet)
         state = result_state(packet)
         operation, delivery = session.receive_result(packet.header.frame_id, state)
@@ -232,18 +232,18 @@ class DataFlow(CacheFlow):
         return ResultReceived(session, operation, packet, delivery, state)
 
     def _on_drop(self, packet: Packet, now: float) -> DropReceived:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         session = self._find(packet)
         operation = session.receive_drop(packet.header.frame_id, drop_state(packet))
         self._after_settle(session, now)
         return DropReceived(session, operation, packet)
 
     def _on_hint(self, packet: Packet, now: float) -> HintReceived:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         return HintReceived(self._find(packet) if packet.header.session_id else None, packet)
 
     def _on_flow(self, packet: Packet, now: float) -> FlowReceived:
-        self._step(ConnectionInput.TRAFFIC, packet.header)
+        self._step(packet.header)
         message = packet.metadata
         assert isinstance(message, FlowUpdate)
         session = None

@@ -129,7 +129,7 @@ class Handshake(ConnectionCore):
     # Things that happened
 
     def _on_hello(self, packet: Packet, now: float) -> HelloReceived:
-        self._step(ConnectionInput.HELLO, packet.header)
+        self._step(packet.header)
         self._learn(DialectInput.HELLO)
         assert isinstance(packet.metadata, ClientHello)
         self.offer = packet.metadata
@@ -141,19 +141,19 @@ class Handshake(ConnectionCore):
         if self.offer is None:
             raise self._bad_state(packet.header, "no hello was sent")
         if answer.auth_status:
-            self._step(ConnectionInput.HELLO_REFUSED, packet.header)
+            self._step(packet.header, ConnectionInput.HELLO_REFUSED)
             self._end(EndCause.REFUSED)
             return HelloRefused(packet)
         if self.state is ConnectionState.NEGOTIATING:
             answer = check_hello_ack(self.offer, answer, strict=self.strict)
-        self._step(ConnectionInput.HELLO_ACK, packet.header)
+        self._step(packet.header)
         self._take_answer(answer)
         self.reserved_session_id = answer.session_id
         implicit = self._open_implicit() if answer.session_id and self.dialect is Dialect.IMPLICIT else None
         return HelloAccepted(packet, implicit)
 
     def _on_probe(self, packet: Packet, now: float) -> ProbeReceived:
-        self._step(ConnectionInput.PROBE, packet.header)
+        self._step(packet.header)
         self._learn(DialectInput.PROBE)
         probe = packet.metadata
         assert isinstance(probe, TransportProbe)
@@ -161,7 +161,7 @@ class Handshake(ConnectionCore):
         return ProbeReceived(packet)
 
     def _on_probe_ack(self, packet: Packet, now: float) -> ProbeAnswered:
-        self._step(ConnectionInput.PROBE, packet.header)
+        self._step(packet.header)
         answer = packet.metadata
         assert isinstance(answer, TransportProbeAck)
         matched = answer.probe_id in self._probes
@@ -169,18 +169,18 @@ class Handshake(ConnectionCore):
         return ProbeAnswered(packet, matched)
 
     def _on_ping(self, packet: Packet, now: float) -> PingReceived:
-        self._step(ConnectionInput.PING, packet.header)
+        self._step(packet.header)
         self._learn(DialectInput.PING)
         self._reply(packet, Pong())
         return PingReceived(packet)
 
     def _on_pong(self, packet: Packet, now: float) -> PongReceived:
-        self._step(ConnectionInput.PING, packet.header)
+        self._step(packet.header)
         return PongReceived(packet)
 
     def _on_close(self, packet: Packet, now: float) -> ConnectionClosing:
         if self.close_received or self.state is not ConnectionState.DRAINING:
-            self._step(ConnectionInput.CLOSE, packet.header)
+            self._step(packet.header)
         self.close_received = True
         self._begin_drain(now, EndCause.PEER_CLOSED)
         return ConnectionClosing(packet, EndCause.PEER_CLOSED)
@@ -190,10 +190,10 @@ class Handshake(ConnectionCore):
         assert isinstance(error, Error)
         self.counters.errors_received += 1
         if error.is_fatal and error.error_scope is ErrorScope.CONNECTION:
-            self._step(ConnectionInput.FATAL, packet.header)
+            self._step(packet.header, ConnectionInput.FATAL)
             self._begin_drain(now, EndCause.PEER_ERROR)
             return ConnectionClosing(packet, EndCause.PEER_ERROR)
-        self._step(ConnectionInput.FAULT, packet.header)
+        self._step(packet.header)
         session = self.sessions.get(error.related_session_id or packet.header.session_id)
         operation: Operation | None = None
         if session is not None and error.error_scope is ErrorScope.FRAME:
