@@ -30,6 +30,7 @@ from protocol.nnrp.vendor import (
 
 __all__ = [
     "ALL_FEATURES",
+    "MAX_ENTRIES",
     "NO_FEATURES",
     "ControlExtension",
     "ObjectMetaEntry",
@@ -40,6 +41,10 @@ __all__ = [
 
 NO_FEATURES = OperationFeatures(0)
 ALL_FEATURES = OperationFeatures(0x1F)
+
+MAX_ENTRIES = 0xFFFF
+"""Most entries of one kind in one body. payload_frame_count cannot declare more payloads; extensions, objects and
+references have no count of their own, and millions of them in one large body would cost many times its size."""
 
 _HEADER = ControlExtensionHeader.SIZE
 _BLOCK = "CONTROL_EXTENSION_BLOCK"
@@ -173,6 +178,8 @@ def parse_extensions(
     while offset < end:
         entry, offset = _parse_entry(data, offset, message, granted, strict, at)
         entries.append(entry)
+        if len(entries) > MAX_ENTRIES:
+            raise _fault(Outcome.LIMIT_EXCEEDED, f"more than {MAX_ENTRIES} entries", None, at + offset)
     return tuple(entries)
 
 

@@ -17,6 +17,7 @@ from protocol.nnrp.descriptors import (
 )
 from protocol.nnrp.enums import ExtensionFlags, ExtensionKind, MessageType, OperationFeatures, PayloadKind, ProfileId
 from protocol.nnrp.errors import NnrpError, Outcome
+from protocol.nnrp.extensions import MAX_ENTRIES
 from protocol.nnrp.regions import ExtensionFrame, FrameValue, InlineObject, Regions, TypedPayload
 from protocol.nnrp.vendor import ObjectExpect, OperationStateBlock, SubmitContext
 
@@ -121,6 +122,9 @@ def _refuse_prelude(data: Buffer, count: int, how: Context) -> None:
 
 def _parse_references(data: Buffer, offset: int, end: int, how: Context) -> tuple[ObjectReference, ...]:
     places = range(offset, end, ObjectReference.SIZE)
+    if len(places) > MAX_ENTRIES:
+        rule = f"more than {MAX_ENTRIES} references"
+        raise _fault(Outcome.LIMIT_EXCEEDED, rule, "OBJECT_REFERENCE", None, how.at + offset)
     return tuple(ObjectReference.decode(data, place, how.strict, how.at + place) for place in places)
 
 
@@ -139,6 +143,8 @@ def _parse_objects(data: Buffer, offset: int, end: int, how: Context) -> tuple[I
         if any(data[stop:following]):
             raise _fault(Outcome.RESERVED_NON_ZERO, "padding must be zero", name, "padding", how.at + stop)
         objects.append(InlineObject(header.object_kind, data[start:stop], header.profile_id))
+        if len(objects) > MAX_ENTRIES:
+            raise _fault(Outcome.LIMIT_EXCEEDED, f"more than {MAX_ENTRIES} objects", name, None, how.at + offset)
         offset = following
     return tuple(objects)
 
@@ -212,7 +218,10 @@ def _parse_frames(
     data: Buffer, offset: int, region: int, message: MessageType, references: int, how: Context
 ) -> Iterator[ExtensionFrame]:
     name, previous = "EXTENSION_FRAME_DESCRIPTOR", 0
-    for place in range(offset, region, ExtensionFrameDescriptor.SIZE):
+    places = range(offset, region, ExtensionFrameDescriptor.SIZE)
+    if len(places) > MAX_ENTRIES:
+        raise _fault(Outcome.LIMIT_EXCEEDED, f"more than {MAX_ENTRIES} frames", name, None, how.at + offset)
+    for place in places:
         made = ExtensionFrameDescriptor.decode(data, place, how.strict, how.at + place)
         begin = region + made.payload_offset
         stop = begin + made.payload_length

@@ -163,15 +163,13 @@ def _run(data: bytes | memoryview, offset: int, starts: list[int]) -> int:
     """Cut packets off ``data`` for as long as they are complete and begin in a known way."""
     unpack, heads, append = _HEAD.unpack_from, _HEADS, starts.append
     size = len(data)
-    last = size - HEADER_BYTES
     try:
-        while offset <= last:
+        while True:
             head, body_len = unpack(data, offset)
             end = offset + heads[head] + body_len
             if end > size:
-                break
+                return offset
             append(offset)
             offset = end
-    except KeyError:
+    except (KeyError, struct.error):  # a beginning the table does not know, or less than one
         return offset
-    return offset

@@ -505,6 +505,31 @@ def test_result_object_rules(regions: Regions, fields: dict[str, Any]) -> None:
     refused(result(regions, **fields))
 
 
+LIMIT = 0xFFFF
+
+
+@pytest.mark.parametrize("count", [LIMIT, LIMIT + 1])
+@pytest.mark.parametrize("part", ["extensions", "references", "objects", "frames"])
+def test_entries_are_bounded(part: str, count: int) -> None:
+    """A body of tiny entries must not cost many times its size: LimitExceeded, for the message, not fatal."""
+    if part == "extensions":
+        data = packet(MESSAGES[MessageType.SESSION_CLOSE](), b"\0\x90\0\0\0\0\0\0" * count, frame_id=0)
+    elif part == "references":
+        prelude = BodyRegionPrelude(object_reference_bytes=16 * count)
+        data = submit(prelude.pack() + REFERENCE[7].pack() * count)
+    elif part == "objects":
+        prelude = BodyRegionPrelude(16 * count)
+        data = submit(prelude.pack() + InlineObject(ObjectKind.PROMPT_SEGMENT, b"").pack() * count)
+    else:
+        prelude = BodyRegionPrelude(extension_descriptor_bytes=16 * count)
+        data = submit(prelude.pack() + ExtensionFrameDescriptor(0x9000).pack() * count)
+    if count == LIMIT:
+        decode_packet(data)
+        return
+    error = refused(data, Outcome.LIMIT_EXCEEDED)
+    assert (error.code, error.fatal) == (7, False)
+
+
 # Tensors, nnrp-wire 9.
 
 
