@@ -111,7 +111,7 @@ class Storm:
 
     async def _client(self, world: World, rng: random.Random, transcript: Transcript) -> None:
         async with world.client(self.transport, max_pending_prompts_per_session=None, default_vote=None) as client:
-            session = await self._create(client)
+            session = await self._create(world, client)
             async with session, trio.open_nursery() as nursery:
                 reading = trio.Event()
                 nursery.start_soon(self._read, session, rng, transcript, reading)
@@ -123,13 +123,24 @@ class Storm:
                 self._followed, self._head = session.session_id, transcript.last
                 nursery.cancel_scope.cancel()
 
-    async def _create(self, client: DaemonClient) -> DaemonSessionClient:
-        """A create whose answer was lost may leave a session behind; it is reaped as idle, and nobody reads it."""
-        while True:
+    async def _create(self, world: World, client: DaemonClient) -> DaemonSessionClient:
+        """A create whose answer is lost leaves a session behind (reaped as idle) that nobody reads: so only a few tries are
+        made in the storm, or the server would rightly refuse further sessions."""
+        for _ in range(3):
             try:
                 return await DaemonSessionClient.create_or_attach(client)
             except DaemonError:
                 await trio.sleep(0.5)
+        plan, world.network.plan = world.network.plan, None
+        try:
+            while True:
+                try:
+                    return await DaemonSessionClient.create_or_attach(client)
+                except DaemonError:
+                    # A connection of the stormy time may still be in use.
+                    await trio.sleep(0.5)
+        finally:
+            world.network.plan = plan
 
     async def _read(
         self, session: DaemonSessionClient, rng: random.Random, transcript: Transcript, reading: trio.Event

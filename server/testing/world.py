@@ -11,13 +11,13 @@ from typing import Any, Final
 import attrs
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
 from client import DaemonClient, ReconnectPolicy, TransportKind
 from server.application import Application
 from server.config import Config
-from server.guard import GuardedTCPServer
+from server.guard import GuardedTCPServer, install
+from server.guard_context import GuardedContext
 from server.serve import server_settings
 from server.testing.agents import ScriptedAgent
 from server.testing.faults import FaultPlan, Weather
@@ -77,6 +77,7 @@ async def open_world(
     says until ``cuts`` were cut. ``config`` is the server's configuration, as for `server.serve`; its workspace, port and
     directory are set here.
     """
+    install()
     rng = random.Random(seed)
     agent = runner if runner is not None else ScriptedAgent(random.Random(rng.getrandbits(64)))
     settled = attrs.evolve(config or Config(), hostname="127.0.0.1", port=4170)
@@ -87,7 +88,10 @@ async def open_world(
     application = Application(settled, open_engine=open_engine, loopback=True, announce=lambda text: None)
     async with application.running() as ground, trio.open_nursery() as nursery:
         plan = None if weather is None else FaultPlan(random.Random(rng.getrandbits(64)), weather, cuts=cuts)
-        serve = partial(_serve, application, server_settings(settled))
+        settings = server_settings(settled)
+        # The wall clock would make every run different to the byte.
+        settings.include_date_header = False
+        serve = partial(_serve, application, settings, GuardedContext(None))
         network = Network(nursery, serve, rng=random.Random(rng.getrandbits(64)), plan=plan)
         yield World(seed, rng, nursery, network, ground.engine, application, agent)
         nursery.cancel_scope.cancel()
@@ -103,12 +107,11 @@ async def _open_engine(
         yield harbour
 
 
-async def _serve(application: Application, settings: Any, stream: LinkStream) -> None:
-    settings.include_date_header = False
+async def _serve(application: Application, settings: Any, context: GuardedContext, stream: LinkStream) -> None:
     connection = GuardedTCPServer(
         ASGIWrapper(application),  # type: ignore[arg-type]  # hypercorn types scopes as TypedDicts, ASGI calls them mappings
         settings,
-        WorkerContext(None),
+        context,
         ConnectionState({}),
         stream,
     )
