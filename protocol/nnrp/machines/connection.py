@@ -71,6 +71,8 @@ _HANDLERS: dict[MessageType, str] = {
 
 _SESSION_ID = Header.LAYOUT.field("session_id").offset
 
+_CLOSED = ConnectionState.CLOSED
+
 Handler = Callable[[Any, Packet, float], Event]
 
 
@@ -87,7 +89,11 @@ class Connection(DataFlow):
     taken the consequences; what breaks ours raises `NnrpLocalError`, and nothing has happened.
     """
 
-    __slots__ = ()
+    __slots__ = ("_handlers",)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self._handlers = _DISPATCH[self.side]
 
     def receive_raw(self, raw: RawPacket, now: float) -> Event:
         """Decode one packet as its session was granted, and take it in. Raises NnrpError as ``receive`` does."""
@@ -109,9 +115,9 @@ class Connection(DataFlow):
         self._last_received = now
         self._peer_sent |= 1 << kind
         try:
-            if self.state is ConnectionState.CLOSED:
+            if self.state is _CLOSED:
                 raise self._bad_state(packet.header)
-            return _DISPATCH[self.side][kind](self, packet, now)
+            return self._handlers[kind](self, packet, now)
         except NnrpError as error:
             self._refuse(error, packet.header)
             raise
@@ -161,13 +167,14 @@ class Connection(DataFlow):
         self._last_sent = now
 
 
-def _handlers_of(side: Side) -> dict[MessageType, Handler]:
-    """Who takes what: messages of the other direction are refused in every state."""
+def _handlers_of(side: Side) -> tuple[Handler, ...]:
+    """Who takes what, by message number: messages of the other direction are refused in every state."""
     incoming = Direction.TO_SERVER if side is Side.SERVER else Direction.TO_CLIENT
-    return {
-        kind: getattr(Connection, name) if CATALOGUE[kind].direction in (incoming, Direction.BOTH) else _wrong_direction
-        for kind, name in _HANDLERS.items()
-    }
+    taken: list[Handler] = [_wrong_direction] * (max(_HANDLERS) + 1)
+    for kind, name in _HANDLERS.items():
+        if CATALOGUE[kind].direction in (incoming, Direction.BOTH):
+            taken[kind] = getattr(Connection, name)
+    return tuple(taken)
 
 
-_DISPATCH: dict[Side, dict[MessageType, Handler]] = {side: _handlers_of(side) for side in Side}
+_DISPATCH: dict[Side, tuple[Handler, ...]] = {side: _handlers_of(side) for side in Side}

@@ -98,7 +98,7 @@ class Window:
         self._tolerated = 0
         self._tolerated_until = -math.inf
 
-    def hold(self, *, background: bool = False) -> Hold | None:
+    def hold(self, background: bool = False) -> Hold | None:
         """Why one more operation may not be started now; None when it may.
 
         ``background`` says that the operation's priority class is background: background_only lets those through.
@@ -108,13 +108,13 @@ class Window:
             return gate
         return Hold.CREDIT if self.in_flight >= self.limit else None
 
-    def overrun(self, now: float, *, background: bool = False) -> Hold | None:
+    def overrun(self, now: float, background: bool = False) -> Hold | None:
         """Which rule the peer broke by starting one more operation; None when it stayed within what we granted.
 
         A window that was narrowed still counts at its old width until the tolerance given to ``apply`` has passed: the
         peer may have sent its submit before it saw the news, and FLOW_UPDATE has no acknowledgement.
         """
-        broken = self.hold(background=background)
+        broken = self.hold(background)
         if broken is None or (now < self._tolerated_until and self.in_flight < self._tolerated):
             return None
         return broken

@@ -23,6 +23,7 @@ class OperationEffect(IntEnum):
 
 
 _S = OperationState
+_ACCEPTED, _SUPERSEDED = _S.ACCEPTED, _S.SUPERSEDED
 TERMINAL_STATES = frozenset({_S.SUPERSEDED, _S.CANCELLED, _S.FAILED, _S.COMPLETED})
 LIVE_STATES = frozenset(OperationState) - TERMINAL_STATES
 
@@ -77,12 +78,12 @@ class Operation:
         self,
         operation_id: int,
         frame_id: int,
-        *,
         view_id: int = 0,
         parent_id: int = 0,
         group_id: int = 0,
         priority: PriorityClass = PriorityClass.BALANCED,
         deadline: float = math.inf,
+        depth: int = 0,
     ) -> None:
         self.operation_id = operation_id
         self.frame_id = frame_id
@@ -91,10 +92,10 @@ class Operation:
         self.group_id = group_id
         self.priority = priority
         self.deadline = deadline
-        self.state = OperationState.ACCEPTED
+        self.depth = depth
+        self.state = _ACCEPTED
         self.settled = False
         self.abandoned = False
-        self.depth = 0
         self.children: set[int] | None = None
         self.live_below = 0
         self.attachment: object = None
@@ -102,7 +103,7 @@ class Operation:
     @property
     def ended(self) -> bool:
         """Whether the state is final, settled or not."""
-        return self.state >= OperationState.SUPERSEDED
+        return self.state >= _SUPERSEDED
 
     def advance(self, wanted: OperationState) -> OperationEffect:
         """Change the state. Raises NnrpError BadTransition for a change that is not listed; the state is then untouched."""

@@ -81,13 +81,13 @@ class OperationTable:
     def register(
         self,
         frame_id: int,
-        *,
-        operation_id: int = 0,
         view_id: int = 0,
-        parent_id: int = 0,
-        group_id: int = 0,
         priority: PriorityClass = PriorityClass.BALANCED,
         deadline: float = math.inf,
+        *,
+        operation_id: int = 0,
+        parent_id: int = 0,
+        group_id: int = 0,
     ) -> Operation:
         """Start one operation, state accepted. ``operation_id`` 0 means: the frame id is the operation id.
 
@@ -104,16 +104,7 @@ class OperationTable:
         elif wanted != frame_id or parent_id or group_id:
             raise self._refuse(Outcome.BAD_COMBINATION, "submit_context was not granted in this session", frame_id)
         depth = self._depth_under(parent_id, wanted, frame_id) if parent_id else 0
-        operation = Operation(
-            wanted,
-            frame_id,
-            view_id=view_id,
-            parent_id=parent_id,
-            group_id=group_id,
-            priority=priority,
-            deadline=deadline,
-        )
-        operation.depth = depth
+        operation = Operation(wanted, frame_id, view_id, parent_id, group_id, priority, deadline, depth)
         self._used_frames.add(frame_id)
         if self._done is not None:
             self._used_ids.add(wanted)

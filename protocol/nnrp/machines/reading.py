@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.nnrp.bodies import ControlBody, DataBody
-from protocol.nnrp.descriptors import TypedPayloadDescriptor, TypedPayloadDescriptorV2
+from protocol.nnrp.descriptors import TypedPayloadDescriptor
 from protocol.nnrp.enums import ExtType, OperationFeatures, OperationState, ResultClass, ResultFlags
 from protocol.nnrp.extensions import NO_FEATURES, ExtensionValue, ObjectMetaEntry, find_extension
 from protocol.nnrp.messages import ResultPush
@@ -21,7 +21,6 @@ __all__ = [
     "cancel_scope",
     "drop_state",
     "expectations",
-    "legacy_descriptors",
     "object_meta",
     "offered_features",
     "result_state",
@@ -30,6 +29,8 @@ __all__ = [
 ]
 
 _PARTIAL_FLAG = int(ResultFlags.PARTIAL)
+_PARTIAL_CLASS = ResultClass.PARTIAL
+_PARTIAL, _COMPLETED = OperationState.PARTIAL, OperationState.COMPLETED
 
 
 def submit_context(packet: Packet) -> SubmitContext | None:
@@ -52,32 +53,25 @@ def expectations(packet: Packet) -> tuple[ObjectExpect, ...]:
     return ()
 
 
-def legacy_descriptors(packet: Packet) -> bool:
-    """Whether the payloads came with 16-byte descriptors, which is how they then are to be answered (8.6)."""
-    content = packet.content
-    if not isinstance(content, DataBody) or not content.regions.payloads:
-        return False
-    return isinstance(content.regions.payloads[0].descriptor, TypedPayloadDescriptorV2)
-
-
 def result_state(packet: Packet) -> OperationState:
     """What a RESULT_PUSH makes of its operation: as it says itself, else by class, flag and descriptors (13.4)."""
-    content = packet.content
-    metadata = packet.metadata
-    if isinstance(content, DataBody):
-        for frame in content.regions.extensions:
-            if isinstance(frame.value, OperationStateBlock):
-                return frame.value.operation_state
-    if isinstance(metadata, ResultPush) and (
-        metadata.result_class is ResultClass.PARTIAL or int(metadata.result_flags) & _PARTIAL_FLAG
-    ):
-        return OperationState.PARTIAL
-    if isinstance(content, DataBody):
-        marks = [each.descriptor for each in content.regions.payloads]
-        pieces = [each for each in marks if isinstance(each, TypedPayloadDescriptor)]
-        if any(each.partial for each in pieces) and not any(each.terminal for each in pieces):
-            return OperationState.PARTIAL
-    return OperationState.COMPLETED
+    content, metadata = packet.content, packet.metadata
+    assert isinstance(content, DataBody)
+    assert isinstance(metadata, ResultPush)
+    regions = content.regions
+    for frame in regions.extensions:
+        if isinstance(frame.value, OperationStateBlock):
+            return frame.value.operation_state
+    if metadata.result_class is _PARTIAL_CLASS or int(metadata.result_flags) & _PARTIAL_FLAG:
+        return _PARTIAL
+    partial = False
+    for payload in regions.payloads:
+        descriptor = payload.descriptor
+        if isinstance(descriptor, TypedPayloadDescriptor):
+            if descriptor.terminal:
+                return _COMPLETED
+            partial = partial or descriptor.partial
+    return _PARTIAL if partial else _COMPLETED
 
 
 def drop_state(packet: Packet) -> OperationState:

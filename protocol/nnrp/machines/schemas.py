@@ -110,11 +110,12 @@ class SchemaBinding:
 class SchemaRegistry:
     """Schemas by id and version. Every refusal is an NnrpError that carries the stable code of family 0x0004."""
 
-    __slots__ = ("_parent", "_versions", "frozen_ids")
+    __slots__ = ("_changes", "_parent", "_versions", "frozen_ids")
 
     def __init__(self, parent: SchemaRegistry | None = None, *, frozen_ids: frozenset[int] = frozenset()) -> None:
         self._parent = parent
         self._versions: dict[int, dict[int, Schema]] = {}
+        self._changes = 0
         self.frozen_ids = frozen_ids
         """Schema ids that policy protects from update and invalidation."""
 
@@ -128,6 +129,11 @@ class SchemaRegistry:
     def __len__(self) -> int:
         """Schemas installed in this registry itself."""
         return sum(map(len, self._versions.values()))
+
+    @property
+    def generation(self) -> int:
+        """Rises with every change here or above: what was bound in one generation is bound the same until the next."""
+        return self._changes if self._parent is None else self._changes + self._parent.generation
 
     def own(self) -> tuple[Schema, ...]:
         """What is installed in this registry itself, not in those above it."""
@@ -163,6 +169,7 @@ class SchemaRegistry:
         if schema.schema_id in self._protected():
             raise self.refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "policy keeps this schema as it is")
         known = self.versions(schema.schema_id)
+        self._changes += 1
         self._versions.setdefault(schema.schema_id, {})[schema.schema_version] = schema
         return Installed.UPDATED if known and schema.schema_version > max(known) else Installed.INSTALLED
 
@@ -176,6 +183,7 @@ class SchemaRegistry:
         if version not in own or schema_id in self._protected():
             raise self.refuse(SchemaErrorCode.SCHEMA_UPDATE_REJECTED, "policy keeps this schema as it is")
         removed = own.pop(version)
+        self._changes += 1
         if not own:
             del self._versions[schema_id]
         return removed

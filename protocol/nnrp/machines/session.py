@@ -14,7 +14,7 @@ from protocol.errors import Reach
 from protocol.nnrp.enums import CancelScopeKind, OperationState, PriorityClass, SessionState
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.machines.credit import UNLIMITED, Applied, CreditUpdate, Hold, Window, session_limit
-from protocol.nnrp.machines.operation import Operation, OperationEffect
+from protocol.nnrp.machines.operation import TERMINAL_STATES, Operation, OperationEffect
 from protocol.nnrp.machines.operations import OperationTable
 from protocol.nnrp.machines.schemas import SchemaBinding
 from protocol.nnrp.machines.session_table import SESSION, SessionEffect, SessionInput
@@ -34,8 +34,14 @@ __all__ = ["Delivery", "Ending", "Session"]
 OPERATION_WINDOWS = 256
 
 _WORK = SessionInput.WORK
+_TRAFFIC = SessionInput.TRAFFIC
 _OPEN = SessionState.OPEN
 _RESUMED = SessionState.RESUMED
+_CLOSED = SessionState.CLOSED
+_ACCEPTED = OperationState.ACCEPTED
+_RUNNING = OperationState.RUNNING
+_COMPLETED = OperationState.COMPLETED
+_BACKGROUND = PriorityClass.BACKGROUND
 
 
 class Delivery(IntEnum):
@@ -71,6 +77,7 @@ class Session:
         "_operation_windows",
         "_operations",
         "attachment",
+        "bound",
         "closing",
         "legacy_descriptors",
         "migration",
@@ -110,6 +117,8 @@ class Session:
         self.attachment: object = None
         self._connection_window = connection_window
         self._binding: SchemaBinding | None = None
+        self.bound: tuple[int, int, int, int, int] | None = None
+        """What the last payload was bound with (see `layers.data`), and the registry's generation then."""
         self._operations: OperationTable | None = None
         self._operation_windows: dict[int, Window] | None = None
         self._next_frame = 1
@@ -154,12 +163,12 @@ class Session:
         operation = None if self._operations is None else self._operations.get(operation_id)
         return operation is not None and not operation.settled and not operation.ended
 
-    def hold(self, *, parent_id: int = 0, priority: PriorityClass | None = None) -> Hold | None:
+    def hold(self, parent_id: int = 0, priority: PriorityClass | None = None) -> Hold | None:
         """Why one more operation may not start now in the connection, the session or above it in the tree; None: go."""
-        background = (self.terms.priority if priority is None else priority) is PriorityClass.BACKGROUND
-        held = self._connection_window.hold(background=background)
+        background = (self.terms.priority if priority is None else priority) is _BACKGROUND
+        held = self._connection_window.hold(background)
         if held is None:
-            held = self.window.hold(background=background)
+            held = self.window.hold(background)
         if held is None and parent_id and self._operation_windows:
             held = self._hold_above(parent_id, background)
         return held
@@ -177,7 +186,6 @@ class Session:
     def start(
         self,
         now: float,
-        *,
         frame_id: int = 0,
         view_id: int = 0,
         latency_budget_ms: int = 0,
@@ -190,8 +198,10 @@ class Session:
             raise NnrpLocalError(Outcome.OPERATION_EXISTS, "frame ids rise within a session", subject="FRAME_SUBMIT")
         if wanted > 0xFFFF_FFFF:
             raise NnrpLocalError(Outcome.LIMIT_EXCEEDED, "frame ids are used up; open a new session")
-        priority = _priority(self.terms.priority, context)
-        held = self.hold(parent_id=0 if context is None else context.parent_operation_id, priority=priority)
+        priority, parent_id = self.terms.priority, 0
+        if context is not None:
+            priority, parent_id = _priority(priority, context), context.parent_operation_id
+        held = self.hold(parent_id, priority)
         if held is not None:
             raise NnrpLocalError(Outcome.LIMIT_EXCEEDED, f"held back: {held.name.lower()}", subject="FRAME_SUBMIT")
         try:
@@ -219,17 +229,16 @@ class Session:
         self,
         now: float,
         frame_id: int,
-        *,
         view_id: int = 0,
         latency_budget_ms: int = 0,
         context: SubmitContext | None = None,
     ) -> Operation:
         """The peer submitted. Raises NnrpError, reach operation, and starts nothing when it was not allowed to."""
-        priority = _priority(self.terms.priority, context)
-        background = priority is PriorityClass.BACKGROUND
-        broken = self._connection_window.overrun(now, background=background)
+        priority = self.terms.priority if context is None else _priority(self.terms.priority, context)
+        background = priority is _BACKGROUND
+        broken = self._connection_window.overrun(now, background)
         if broken is None:
-            broken = self.window.overrun(now, background=background)
+            broken = self.window.overrun(now, background)
         if broken is None and context is not None and context.parent_operation_id and self._operation_windows:
             broken = self._hold_above(context.parent_operation_id, background)
         if broken is not None and self.open:
@@ -251,8 +260,8 @@ class Session:
         if operation.ended:
             self.suppressed += 1
             return False
-        if operation.state is OperationState.ACCEPTED and wanted is not OperationState.RUNNING:
-            operation.advance(OperationState.RUNNING)
+        if operation.state is _ACCEPTED and wanted is not _RUNNING:
+            operation.advance(_RUNNING)
         operation.advance(wanted)
         return True
 
@@ -268,15 +277,15 @@ class Session:
         if operation.settled:
             raise ValueError(f"operation {operation.operation_id} settled twice")
         if operation.ended:
-            self.suppressed += wanted is OperationState.COMPLETED
+            self.suppressed += wanted is _COMPLETED
         else:
-            if operation.state is OperationState.ACCEPTED and wanted is OperationState.COMPLETED:
-                operation.advance(OperationState.RUNNING)
+            if operation.state is _ACCEPTED and wanted is _COMPLETED:
+                operation.advance(_RUNNING)
             operation.advance(wanted)
         self._settle(operation)
-        if self.state is SessionState.CLOSED:
+        if self.state is _CLOSED:
             return Ending.SILENT
-        return Ending.PUSH if operation.state is OperationState.COMPLETED else Ending.DROP
+        return Ending.PUSH if operation.state is _COMPLETED else Ending.DROP
 
     # Things that happened: end that waits
 
@@ -285,11 +294,11 @@ class Session:
         operation = self._waiting_for(frame_id, "RESULT_PUSH")
         if operation.ended:
             self.suppressed += 1
-            if wanted >= OperationState.SUPERSEDED:
+            if wanted in TERMINAL_STATES:
                 self._settle(operation)
             return operation, Delivery.LATE
-        if operation.state is OperationState.ACCEPTED and wanted is not OperationState.RUNNING:
-            operation.advance(OperationState.RUNNING)
+        if operation.state is _ACCEPTED and wanted is not _RUNNING:
+            operation.advance(_RUNNING)
         if operation.advance(wanted) is OperationEffect.PROGRESS:
             return operation, Delivery.PROGRESS
         self._settle(operation)
@@ -360,17 +369,17 @@ class Session:
         budget_ms = latency_budget_ms or self.terms.default_deadline_ms
         if context is None:
             deadline = now + budget_ms / 1000 if budget_ms else math.inf
-            operation = self.operations.register(frame_id, view_id=view_id, priority=priority, deadline=deadline)
+            operation = self.operations.register(frame_id, view_id, priority, deadline)
         else:
             budget_ms = context.deadline_ms or budget_ms
             operation = self.operations.register(
                 frame_id,
+                view_id,
+                priority,
+                now + budget_ms / 1000 if budget_ms else math.inf,
                 operation_id=context.operation_id,
-                view_id=view_id,
                 parent_id=context.parent_operation_id,
                 group_id=context.operation_group_id,
-                priority=priority,
-                deadline=now + budget_ms / 1000 if budget_ms else math.inf,
             )
             if context.supersedes_operation_id:
                 self._supersede(context.supersedes_operation_id)
@@ -392,7 +401,7 @@ class Session:
             self._operation_windows.pop(operation.operation_id, None)
 
     def _waiting_for(self, frame_id: int, subject: str) -> Operation:
-        self._step(SessionInput.TRAFFIC, subject, frame_id)
+        self._step(_TRAFFIC, subject, frame_id)
         operation = None if self._operations is None else self._operations.of_frame(frame_id)
         if operation is not None:
             return operation
@@ -427,7 +436,7 @@ class Session:
             window = windows.get(above.operation_id)
             if window is not None:
                 window.in_flight = above.live_below
-                held = window.hold(background=background)
+                held = window.hold(background)
                 if held is not None:
                     return held
         return None

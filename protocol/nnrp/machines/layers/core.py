@@ -38,6 +38,9 @@ __all__ = ["ConnectionCore", "ConnectionLimits", "Side"]
 #: Closed sessions whose ids are remembered, so that traffic for them is BadState and not UnknownSession.
 CLOSED_IDS = 4096
 
+_BY_NUMBER = {int(kind): given for kind, given in INPUTS.items()}
+#: The same by number; a number without a message type never comes this far, the header is checked before.
+_INPUTS = tuple(_BY_NUMBER.get(number, ConnectionInput.TRAFFIC) for number in range(max(_BY_NUMBER) + 1))
 _FEATURES = tuple(OperationFeatures(bits) for bits in range(32))
 
 _CACHE_KINDS = (MessageType.CACHE_PUT, MessageType.CACHE_ACK, MessageType.CACHE_INVALIDATE)
@@ -246,7 +249,7 @@ class ConnectionCore:
 
         Raises NnrpError BadState, fatal where the first packet is wrong.
         """
-        wanted = INPUTS[header.msg_type] if given is None else given
+        wanted = _INPUTS[header.msg_type] if given is None else given
         try:
             self.state, effect = CONNECTION.step(self.state, wanted)
         except IllegalTransition as refused:

@@ -41,7 +41,6 @@ from protocol.nnrp.machines.reading import (
     cancel_scope,
     drop_state,
     expectations,
-    legacy_descriptors,
     result_state,
     submit_context,
 )
@@ -77,9 +76,7 @@ class DataFlow(CacheFlow):
         self._step_ours(ConnectionInput.WORK, MessageType.FRAME_SUBMIT)
         if context is not None and not session.terms.tree:
             raise NnrpLocalError(Outcome.BAD_STATE, "submit_context was not granted", subject="FRAME_SUBMIT")
-        return session.start(
-            now, frame_id=frame_id, view_id=view_id, latency_budget_ms=latency_budget_ms, context=context
-        )
+        return session.start(now, frame_id, view_id, latency_budget_ms, context)
 
     def cancel(
         self,
@@ -176,30 +173,22 @@ class DataFlow(CacheFlow):
     # Things that happened
 
     def _on_submit(self, packet: Packet, now: float) -> SubmitReceived:
-        self._step(packet.header)
-        before = self.reserved_session_id
-        session = self._find_or_open(packet)
         header = packet.header
+        self._step(header)
+        session = self.sessions.get(header.session_id)
+        opened = session is None
+        if session is None:
+            session = self._find_or_open(packet)
         metadata = packet.metadata
         assert isinstance(metadata, FrameSubmit)
-        context = submit_context(packet) if session.terms.tree else None
         if session.open:
             self._check_payload(session, packet, now)
-        replaced = None
-        if context is not None and context.supersedes_operation_id:
-            replaced = session.operations.get(context.supersedes_operation_id)
-            if replaced is not None and replaced.ended:
-                replaced = None
-        operation = session.accept(
-            now,
-            header.frame_id,
-            view_id=header.view_id,
-            latency_budget_ms=metadata.latency_budget_ms,
-            context=context,
-        )
-        if not self.strict and legacy_descriptors(packet):
-            session.legacy_descriptors = True
-        return SubmitReceived(session, operation, packet, replaced, self.reserved_session_id != before)
+        context, replaced = None, None
+        if session.terms.tree:
+            context = submit_context(packet)
+            replaced = _replaced(session, context)
+        operation = session.accept(now, header.frame_id, header.view_id, metadata.latency_budget_ms, context)
+        return SubmitReceived(session, operation, packet, replaced, opened)
 
     def _on_cancel(self, packet: Packet, now: float) -> CancelReceived | Ignored:
         self._step(packet.header)
@@ -260,21 +249,18 @@ class DataFlow(CacheFlow):
     def _check_payload(self, session: Session, packet: Packet, now: float) -> None:
         """Schemas and references of a submit, before anything starts: their failures cost the frame only (8.4, 11.4)."""
         content = packet.content
-        if not isinstance(content, DataBody):
-            return
+        assert isinstance(content, DataBody)
         regions = content.regions
-        if session.store is not None and (regions.payloads or regions.references):
-            session.store.cache.handle_deadline(now)
+        store = session.store
+        if store is not None:
+            store.cache.handle_deadline(now)
+        registry = self.schemas if store is None else store.schemas
         for payload in regions.payloads:
             descriptor = payload.descriptor
             if isinstance(descriptor, TypedPayloadDescriptor):
-                self._registry(session).bind(
-                    descriptor.profile_id,
-                    descriptor.schema_id,
-                    descriptor.schema_version,
-                    override=bool(descriptor.descriptor_flags & _OVERRIDE),
-                    session=session.binding,
-                )
+                _bind(session, registry, descriptor)
+            else:
+                session.legacy_descriptors = True
         if regions.references:
             self._check_references(session, packet, now)
 
@@ -295,9 +281,6 @@ class DataFlow(CacheFlow):
                     session_id=session.session_id,
                     frame_id=packet.header.frame_id,
                 )
-
-    def _registry(self, session: Session) -> SchemaRegistry:
-        return self.schemas if session.store is None else session.store.schemas
 
     def _queue_scoped_cancel(
         self, session: Session, scope: CancelScopeKind, operation_id: int, group_id: int, reason: CancelReason
@@ -337,6 +320,29 @@ class DataFlow(CacheFlow):
         if self.reverse is None:
             self.reverse = Window(update.credit)
         return self.reverse.apply(update, now)
+
+
+def _bind(session: Session, registry: SchemaRegistry, descriptor: TypedPayloadDescriptor) -> None:
+    """Bind one payload to its schema. A session mostly sends the same kind again, which needs no second look."""
+    flags = int(descriptor.descriptor_flags)
+    wanted = (
+        descriptor.profile_id,
+        descriptor.schema_id,
+        descriptor.schema_version,
+        flags & _OVERRIDE,
+        registry.generation,
+    )
+    if wanted != session.bound:
+        registry.bind(*wanted[:3], override=bool(flags & _OVERRIDE), session=session.binding)
+        session.bound = wanted
+
+
+def _replaced(session: Session, context: SubmitContext | None) -> Operation | None:
+    """The operation that a submit is going to supersede, while it has not ended."""
+    if context is None or not context.supersedes_operation_id:
+        return None
+    operation = session.operations.get(context.supersedes_operation_id)
+    return None if operation is None or operation.ended else operation
 
 
 def _scope(session: Session | None, operation_id: int) -> tuple[FlowScope, str]:
