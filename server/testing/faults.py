@@ -112,7 +112,8 @@ class FaultPlan:
         if rng.random() < weather.corrupt:
             calm = attrs.evolve(calm, corrupt_down=self._bytes())
         if rng.random() >= weather.cut:
-            return calm
+            # Spared for now: nothing lasts in a storm, or one lucky connection would end it.
+            return attrs.evolve(calm, cut=Cut.RESET, cut_at=rng.expovariate(1 / (20 * weather.mean_seconds)))
         if rng.random() < weather.stall:
             return attrs.evolve(calm, cut=Cut.STALL, cut_at=rng.expovariate(1 / weather.mean_seconds))
         cut = rng.choice((Cut.RESET, Cut.RESET, Cut.CLOSE, Cut.HALF_CLOSE))
