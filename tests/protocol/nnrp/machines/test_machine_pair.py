@@ -185,13 +185,13 @@ class PairModel(RuleBasedStateMachine):
 
 
 TestPair = PairModel.TestCase
-TestPair.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestPair.settings = settings(max_examples=25, stateful_step_count=35, deadline=None)
 
 
 RAW = {kind: outgoing.encode() for kind, outgoing in SAMPLES.items()}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     side=st.sampled_from(Side),
     strict=st.booleans(),

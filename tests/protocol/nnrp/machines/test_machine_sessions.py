@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from protocol.nnrp.bodies import ControlBody
-from protocol.nnrp.descriptors import ObjectReference, SchemaDescriptor
+from protocol.nnrp.descriptors import BodyRegionPrelude, ObjectReference, SchemaDescriptor, TypedPayloadDescriptor
 from protocol.nnrp.enums import (
     AckStatus,
     CacheAckStatus,
@@ -19,6 +19,7 @@ from protocol.nnrp.enums import (
     CloseStatus,
     DependencyKind,
     DescriptorFlags,
+    ErrorCode,
     ErrorScope,
     ExtensionKind,
     InFlightPolicy,
@@ -42,6 +43,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ObjectMetaEntry
+from protocol.nnrp.header import Header
 from protocol.nnrp.machines.cache_records import CacheEntry, CacheKey
 from protocol.nnrp.machines.closing import ANSWER_GRACE, SETTLE_GRACE
 from protocol.nnrp.machines.connection import Connection, Side
@@ -879,6 +881,39 @@ def test_a_submit_with_an_unknown_schema_starts_nothing(
     assert isinstance(report.metadata, Error)
     assert (report.metadata.error_code, report.metadata.error_scope) == (code, ErrorScope.FRAME)
     assert mine.in_flight == 0, "the client learns that nothing started"
+    duo.submit(mine)
+    assert theirs.in_flight == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "length", "good"),
+    [
+        (0, 65, False),
+        (60, 8, False),
+        (64, 1, False),
+        (0xFFFF_FFF0, 0x20, False),
+        (0xFFFF_FFFF, 1, False),
+        (0, 64, True),
+    ],
+)
+def test_descriptors_that_point_outside_the_region(duo: Duo, offset: int, length: int, good: bool) -> None:
+    """C-056: a stable error, no operation starts, the session remains usable; (0, 64) is accepted."""
+    mine, theirs = duo.open()
+    duo.client.machine.submit(mine, 0.0)
+    descriptor = TypedPayloadDescriptor(2, DescriptorFlags(0), 0x1001, 3, offset=offset, length=length)
+    body = BodyRegionPrelude(0, 0, 24, 64).pack() + descriptor.pack() + bytes(64)
+    metadata = FrameSubmit(payload_kind_bitmap=TOKEN, payload_frame_count=1)
+    header = Header(metadata.TYPE, meta_len=metadata.SIZE, body_len=len(body), session_id=1, frame_id=1)
+    duo.server.feed(header.pack() + metadata.pack() + body, 0.0)
+    duo.pump()
+    if good:
+        assert theirs.in_flight == 1
+        return
+    assert duo.server.errors.pop().code == ErrorCode.MALFORMED_BODY
+    assert theirs.in_flight == mine.in_flight == 0
+    (report,) = duo.sent("s2c", Error)
+    assert isinstance(report.metadata, Error)
+    assert (report.metadata.error_scope, report.metadata.related_frame_id) == (ErrorScope.FRAME, 1)
     duo.submit(mine)
     assert theirs.in_flight == 1
 
