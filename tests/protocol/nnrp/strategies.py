@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from protocol.layout import Field, Structure
@@ -11,6 +12,12 @@ from protocol.nnrp import descriptors, vendor
 from protocol.nnrp.header import Header
 from protocol.nnrp.messages import MESSAGES, TensorProfilePatchBlock
 from protocol.nnrp.record import Record
+
+
+def examples(count: int) -> settings:
+    """``count`` examples; time is not judged, since the machine that runs the suite may be busy with something else."""
+    return settings(max_examples=count, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
 
 STRUCTURES: list[type[Record]] = [
     Header,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from nnrp import schema as their_schema
 from nnrp.core import packet as theirs
@@ -47,7 +47,7 @@ from protocol.nnrp.tensor import (
     pack_tile_index,
     parse_tile_index,
 )
-from tests.protocol.nnrp.strategies import records
+from tests.protocol.nnrp.strategies import examples, records
 
 PAIRS: list[tuple[type[Structure], Any]] = [
     (messages.ClientHello, control.ClientHelloMetadata),
@@ -86,7 +86,7 @@ PAIRS: list[tuple[type[Structure], Any]] = [
 
 
 @pytest.mark.parametrize(("ours", "their"), PAIRS, ids=lambda made: made.__name__)
-@settings(max_examples=15)
+@examples(15)
 @given(drawn=st.data())
 def test_fixed_structures(ours: type[Structure], their: Any, drawn: st.DataObject) -> None:
     """What we pack they unpack to the same values, and pack to the same bytes."""
@@ -108,7 +108,7 @@ def test_fixed_structures(ours: type[Structure], their: Any, drawn: st.DataObjec
             assert int(getattr(decoded, name)) == getattr(record, name), name
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(records(Header))
 def test_header(header: Any) -> None:
     assume(header.msg_type not in range(0x07, 0x0B))  # session messages, unknown to them
@@ -151,7 +151,7 @@ def test_control_packets() -> None:
     assert encode_packet(messages.SessionMigrate.parse(migrate.pack()), b"token", session_id=3) == built
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(1, 0xFFFF), st.integers(0, 1), st.binary(max_size=20)), max_size=4))
 def test_control_extension_blocks(entries: list[tuple[int, int, bytes]]) -> None:
     """nnrp-wire 6: headers, payloads and padding."""
@@ -170,7 +170,7 @@ def test_control_extension_blocks(entries: list[tuple[int, int, bytes]]) -> None
 MODES = st.sampled_from(list(TileIndexMode))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(ids=st.lists(st.integers(0, 0xFFFF), unique=True, max_size=30), mode=MODES, base=st.integers(0, 0xFFF0))
 def test_tile_indexes(ids: list[int], mode: TileIndexMode, base: int) -> None:
     """nnrp-wire 9.4, all four modes."""
@@ -209,7 +209,7 @@ def build_sections(plan: list[tuple[int, int, bytes, int, list[bytes]]]) -> tupl
     return ours, their
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(drawn=st.data(), tiles=st.integers(1, 4), camera=st.binary(max_size=20), mode=MODES)
 def test_flat_submits(drawn: st.DataObject, tiles: int, camera: bytes, mode: TileIndexMode) -> None:
     """nnrp-wire 9.1: camera, tile index and sections with their padding."""
@@ -247,7 +247,7 @@ def test_flat_submits(drawn: st.DataObject, tiles: int, camera: bytes, mode: Til
     assert encode_packet(metadata, body, session_id=7, frame_id=101) == packet.pack()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(drawn=st.data(), tiles=st.integers(1, 4), dense=st.booleans())
 def test_flat_results(drawn: st.DataObject, tiles: int, dense: bool) -> None:
     ours, their = build_sections(drawn.draw(sections(tiles)))
@@ -280,7 +280,7 @@ def test_flat_results(drawn: st.DataObject, tiles: int, dense: bool) -> None:
     assert encode_packet(metadata, body, session_id=7, frame_id=102) == packet.pack()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(drawn=st.data(), tiles=st.integers(1, 3))
 def test_submits_by_reference(drawn: st.DataObject, tiles: int) -> None:
     """nnrp-wire 8.3, 8.4: an inline section table beside references to camera and tile index."""
@@ -326,7 +326,7 @@ def test_submits_by_reference(drawn: st.DataObject, tiles: int) -> None:
 LEGACY_KINDS = st.sampled_from([kind for kind in PayloadKind if kind is not PayloadKind.TENSOR])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.tuples(LEGACY_KINDS, st.binary(max_size=30), st.integers(0, 3)), min_size=1, max_size=4))
 def test_legacy_typed_packets(frames: list[tuple[PayloadKind, bytes, int]]) -> None:
     """nnrp-wire 8.6: the 16-byte dialect, built for a peer that uses it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.layout import Structure
@@ -14,7 +14,7 @@ from protocol.nnrp.enums import OperationFeatures
 from protocol.nnrp.errors import NnrpError, NnrpLocalError
 from protocol.nnrp.extensions import NO_FEATURES, parse_extensions
 from protocol.nnrp.packet import Packet, decode_packet, encode_packet
-from tests.protocol.nnrp.strategies import STRUCTURES, raw_bytes, records
+from tests.protocol.nnrp.strategies import STRUCTURES, examples, raw_bytes, records
 from tests.protocol.nnrp.vectors import NEGATIVE, POSITIVE, captures
 
 PACKETS = [bytes.fromhex(each["hex"]) for each in (*POSITIVE, *NEGATIVE) if each["kind"] == "packet" and each["hex"]]
@@ -32,7 +32,7 @@ def outcome(function: Any, *arguments: Any) -> tuple[object, ...]:
 
 
 @EACH
-@settings(max_examples=12)
+@examples(12)
 @given(data=st.data())
 def test_round_trip(made: type[Structure], data: st.DataObject) -> None:
     """nnrp-wire 4.1 – 4.3: what is packed decodes to the same record, and checking changes no byte."""
@@ -46,7 +46,7 @@ def test_round_trip(made: type[Structure], data: st.DataObject) -> None:
 
 
 @EACH
-@settings(max_examples=20)
+@examples(20)
 @given(data=st.data())
 def test_fast_path_and_rules_agree(made: type[Structure], data: st.DataObject) -> None:
     """The compiled decoder accepts exactly what the walk over the declaration accepts, and with the same result."""
@@ -58,14 +58,14 @@ def test_fast_path_and_rules_agree(made: type[Structure], data: st.DataObject) -
         assert outcome(made.decode, view, 2, strict, 5) == slow
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.binary(max_size=200), st.booleans(), st.integers(0, 31))
 def test_any_bytes(data: bytes, strict: bool, granted: int) -> None:
     """Issue 4: arbitrary bytes give a packet or a remote protocol error, nothing else."""
     check(data, strict, granted)
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(
     seed=st.sampled_from(PACKETS),
     changes=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=4),
@@ -105,7 +105,7 @@ def check(data: bytes, strict: bool, granted: int) -> None:
         assert decode_packet(data, strict=False, granted=OperationFeatures(granted)).pack() == data
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(seed=st.sampled_from(PACKETS))
 def test_what_is_accepted_can_be_sent(seed: bytes) -> None:
     """One truth for both directions: a packet a strict receiver takes, encode_packet builds to the same bytes."""
@@ -118,7 +118,7 @@ def test_what_is_accepted_can_be_sent(seed: bytes) -> None:
     assert encode_packet(packet.metadata, packet.body, flags=header.flags, **ids) == seed
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(seed=st.sampled_from(PACKETS), session_id=st.integers(-1, 2**32), frame_id=st.integers(0, 3))
 def test_nothing_illegal_is_built(seed: bytes, session_id: int, frame_id: int) -> None:
     """Whatever encode_packet returns, a strict receiver accepts; the rest is a local error."""
@@ -133,7 +133,7 @@ def test_nothing_illegal_is_built(seed: bytes, session_id: int, frame_id: int) -
     decode_packet(made, granted=OperationFeatures(31))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.binary(max_size=64), st.booleans())
 def test_any_extension_block(data: bytes, strict: bool) -> None:
     """nnrp-wire 6: a block is entries or an error, and the entries are within it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import protocol.nnrp.splitter as module
@@ -16,6 +16,7 @@ from protocol.nnrp.messages import Close, FrameSubmit, Ping, SessionClose
 from protocol.nnrp.packet import VIEW_BYTES, encode_packet
 from protocol.nnrp.regions import Regions, TypedPayload
 from protocol.nnrp.splitter import Splitter
+from tests.protocol.nnrp.strategies import examples
 
 PING = encode_packet(Ping(), trace_id=7)
 CLOSE = encode_packet(SessionClose(), session_id=1)
@@ -34,7 +35,7 @@ def take(splitter: Splitter) -> list[bytes]:
     return [raw.data for raw in splitter.packets()]
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(
     packets=st.lists(st.sampled_from([PING, CLOSE, submit(0), submit(100), submit(5000)]), max_size=6),
     cuts=st.lists(st.integers(1, 6000), max_size=12),
