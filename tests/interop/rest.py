@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -58,8 +59,9 @@ class Rest:
         assert isinstance(prompt_id, str)
         return prompt_id
 
-    def events(self, session_id: str, after: int = 0) -> Iterator[Event]:
-        """Every event after `after`, then live ones, until the server ends the stream or the caller stops."""
+    @contextmanager
+    def stream(self, session_id: str, after: int = 0) -> Iterator[Iterator[Event]]:
+        """Every event after `after`, then live ones, until the server ends the stream; it is open when the block begins."""
         connection = http.client.HTTPConnection(self._netloc, timeout=_TIMEOUT_S)
         try:
             headers = {"Accept": "text/event-stream", "Last-Event-ID": str(after)}
@@ -67,31 +69,37 @@ class Rest:
             response = connection.getresponse()
             if response.status != 200:
                 raise RestError(response.status, response.read())
-            for line in response:
-                if line.startswith(b"data:"):
-                    yield msgspec.json.decode(line[5:])
+            yield (msgspec.json.decode(line[5:]) for line in response if line.startswith(b"data:"))
         finally:
             connection.close()
 
     def until(self, session_id: str, wanted: Callable[[Event], bool], after: int = 0) -> list[Event]:
         """Published and control events after `after`, up to and including the first that `wanted` accepts."""
+        with self.stream(session_id, after) as events:
+            return self._up_to(events, wanted)
+
+    def _up_to(self, events: Iterator[Event], wanted: Callable[[Event], bool]) -> list[Event]:
         seen: list[Event] = []
-        for event in self.events(session_id, after):
+        for event in events:
             seen.append(event)
             if wanted(event):
                 return seen
         raise AssertionError(f"the stream ended before the wanted event: {[event['type'] for event in seen]}")
 
     def turn(self, session_id: str, text: str, answer: Callable[[Event], str] | None = None) -> list[Event]:
-        """One turn's events, its `turn_complete` or `turn_error` last; `answer` chooses the option of a permission request."""
-        prompt_id = self.submit(session_id, text)
+        """One turn's events, its `turn_complete` or `turn_error` last; `answer` chooses the option of a permission request.
 
-        def ends(event: Event) -> bool:
-            if event["type"] == "permission_request" and answer is not None:
-                self.vote(session_id, event, answer(event))
-            return event["type"] in ("turn_complete", "turn_error") and event["data"].get("promptId") == prompt_id
+        The stream is open before the prompt is sent: a request nobody could answer is answered by the server (ACP-178).
+        """
+        with self.stream(session_id) as stream:
+            prompt_id = self.submit(session_id, text)
 
-        events = self.until(session_id, ends)
+            def ends(event: Event) -> bool:
+                if event["type"] == "permission_request" and event["promptId"] == prompt_id and answer is not None:
+                    self.vote(session_id, event, answer(event))
+                return event["type"] in ("turn_complete", "turn_error") and event["data"].get("promptId") == prompt_id
+
+            events = self._up_to(stream, ends)
         return [event for event in events if event.get("promptId") == prompt_id or event is events[-1]]
 
     def vote(self, session_id: str, request: Event, option_id: str) -> None:

@@ -131,8 +131,12 @@ def qwen(
     node: str, start_moorline: StartMoorline, openai_stub: OpenAIStub, tmp_path_factory: pytest.TempPathFactory
 ) -> Rest:
     """moorline with `qwen --acp` behind it, in a home of its own, on the scripted upstream."""
+    home = tmp_path_factory.mktemp("qwen-home")
+    (home / ".qwen").mkdir()
+    # Suggestions cost a second model call per turn and half of its time.
+    (home / ".qwen" / "settings.json").write_text('{"ui": {"enableFollowupSuggestions": false}}')
     env = {
-        "HOME": str(tmp_path_factory.mktemp("qwen-home")),
+        "HOME": str(home),
         "OPENAI_BASE_URL": openai_stub.url,
         "OPENAI_API_KEY": "no-key",
         "OPENAI_MODEL": "stub-model",

@@ -15,7 +15,7 @@ def test_daemon_clients_over_rest(run_node: NodeRunner, moorline_server: Moorlin
     REST-011, 022, 023, 031, 041, 050, 053, 062, 065, 068, 069, 070, 084, 085, 101, 102; C-001, C-018, C-021.
     """
     checks = run_node("sdk_rest.mjs", moorline_server)
-    assert len(checks) == 18
+    assert len(checks) == 19
 
 
 def test_acp_http_transport(run_node: NodeRunner, moorline_server: Moorline) -> None:

@@ -129,6 +129,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 64
     stub: OpenAIStub
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A peer that resets an idle connection is no news; anything else is printed as the base class does."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"

@@ -1,6 +1,6 @@
 // @qwen-code/sdk over REST + SSE: DaemonClient and DaemonSessionClient, unchanged.
 import { DaemonClient, DaemonSessionClient, DaemonHttpError, DaemonPendingPromptLimitError, isDaemonTurnError } from '@qwen-code/sdk/daemon';
-import { assert, assertUnbroken, assertWords, authorization, baseUrl, check, cuttingProxy, equal, finish, newSession, rejects, say, sleep, textOf, token, until, within } from './lib.mjs';
+import { assert, assertUnbroken, assertWords, authorization, baseUrl, check, cuttingProxy, equal, finish, newSession, rejects, say, shipped, sleep, textOf, token, until, within } from './lib.mjs';
 
 const client = new DaemonClient({ baseUrl, token });
 const open = (over = client) => DaemonSessionClient.createOrAttach(over, newSession());
@@ -66,6 +66,18 @@ await check('prompt with a subscription', async () => {
   await stream.stop();
   await session.close();
 });
+
+await check('fifty quick turns under a subscription', async () => {
+  // The SDK registers a prompt when it has read the 202; an outcome that overtakes it on the stream is lost to it.
+  const session = await open();
+  const stream = follow(session);
+  await until(() => session.eventEpoch, 'the stream');
+  for (let n = 0; n < (shipped ? 5 : 50); n += 1) {
+    equal((await within(5000, session.prompt(say('echo quick')), `outcome ${n}`)).stopReason, 'end_turn', 'stopReason');
+  }
+  await stream.stop();
+  await session.close();
+}, 60_000);
 
 await check('resume after a cut', async () => {
   const proxy = await cuttingProxy();
