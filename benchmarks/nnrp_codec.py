@@ -160,6 +160,7 @@ def copied_bytes() -> list[str]:
     return [
         f"| payload bytes copied, socket read → message, ≥ 4 KiB | {answer[received]} | none |",
         f"| payload bytes copied, message → send buffers, ≥ 4 KiB | {answer[sent]} | none |",
+        "| the same for a packet that is spread over several reads | once, into a buffer of its own | – |",
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from protocol.nnrp.enums import ExtType, OperationFeatures
+from protocol.nnrp.enums import CancelScopeKind, ExtType, OperationFeatures
 from protocol.nnrp.extensions import ControlExtension, pack_extensions
 from protocol.nnrp.messages import FrameCancel, SessionOpenAck
 from protocol.nnrp.packet import decode_packet, encode_packet
@@ -163,7 +163,7 @@ def test_extensions_are_known_once_they_were_granted() -> None:
     grant = ControlExtension.of(ExtType.OPERATION_EXTENSIONS, OperationExtensions(features=OperationFeatures(31)))
     block = pack_extensions([grant])
     ack = encode_packet(SessionOpenAck(session_id=5, session_extension_bytes=len(block)), block, session_id=5)
-    scope = pack_extensions([ControlExtension.of(ExtType.CANCEL_SCOPE, CancelScope(3))])  # type: ignore[arg-type]
+    scope = pack_extensions([ControlExtension.of(ExtType.CANCEL_SCOPE, CancelScope(CancelScopeKind.SESSION))])
     cancel = encode_packet(FrameCancel(), scope, session_id=5)
     assert run(cancel.hex()).exit_code == 1
     assert run(ack.hex(), cancel.hex()).exit_code == 0
