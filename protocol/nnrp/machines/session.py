@@ -76,6 +76,7 @@ class Session:
         "_next_frame",
         "_operation_windows",
         "_operations",
+        "_reverse_windows",
         "attachment",
         "bound",
         "closing",
@@ -121,6 +122,7 @@ class Session:
         """What the last payload was bound with (see `layers.data`), and the registry's generation then."""
         self._operations: OperationTable | None = None
         self._operation_windows: dict[int, Window] | None = None
+        self._reverse_windows: dict[int, Window] | None = None
         self._next_frame = 1
 
     # Getters
@@ -173,13 +175,19 @@ class Session:
             held = self._hold_above(parent_id, background)
         return held
 
-    def may_push(self) -> bool:
-        """Whether the other end takes results now: false while it has paused the session in the reverse direction."""
-        return self.reverse is None or self.reverse.hold() in (None, Hold.CREDIT)
+    def may_push(self, operation_id: int = 0) -> bool:
+        """Whether the other end takes results now: false while it has paused the session, or the operation, in the
+        reverse direction."""
+        held = None if self.reverse is None else self.reverse.hold()
+        if held in (None, Hold.CREDIT) and operation_id and self._reverse_windows:
+            window = self._reverse_windows.get(operation_id)
+            held = None if window is None else window.hold()
+        return held in (None, Hold.CREDIT)
 
-    def operation_window(self, operation_id: int) -> Window | None:
-        """The window of one operation, None before the first FLOW_UPDATE for it."""
-        return None if self._operation_windows is None else self._operation_windows.get(operation_id)
+    def operation_window(self, operation_id: int, *, reverse: bool = False) -> Window | None:
+        """The window of one operation, None before the first FLOW_UPDATE for it in that direction."""
+        windows = self._reverse_windows if reverse else self._operation_windows
+        return None if windows is None else windows.get(operation_id)
 
     # Things the application wants: submitting end
 
@@ -346,13 +354,13 @@ class Session:
         self, operation_id: int, update: CreditUpdate, now: float, *, reverse: bool, tolerance: float = 0.0
     ) -> Applied:
         """A FLOW_UPDATE of scope session or operation. ``reverse``: it came from the submitting end."""
-        if reverse:
-            if self.reverse is None:
-                self.reverse = Window(update.credit)
-            return self.reverse.apply(update, now)
-        if operation_id == 0:
+        if operation_id:
+            return self._window_of(operation_id, reverse).apply(update, now, tolerance=tolerance)
+        if not reverse:
             return self.window.apply(update, now, tolerance=tolerance)
-        return self._window_of(operation_id).apply(update, now, tolerance=tolerance)
+        if self.reverse is None:
+            self.reverse = Window(update.credit)
+        return self.reverse.apply(update, now)
 
     def _admit(
         self,
@@ -397,8 +405,9 @@ class Session:
         self.operations.settle(operation)
         self._connection_window.release()
         self.window.release()
-        if self._operation_windows is not None:
-            self._operation_windows.pop(operation.operation_id, None)
+        for windows in (self._operation_windows, self._reverse_windows):
+            if windows is not None:
+                windows.pop(operation.operation_id, None)
 
     def _waiting_for(self, frame_id: int, subject: str) -> Operation:
         self._step(_TRAFFIC, subject, frame_id)
@@ -441,10 +450,14 @@ class Session:
                     return held
         return None
 
-    def _window_of(self, operation_id: int) -> Window:
-        windows = self._operation_windows
+    def _window_of(self, operation_id: int, reverse: bool) -> Window:
+        windows = self._reverse_windows if reverse else self._operation_windows
         if windows is None:
-            windows = self._operation_windows = {}
+            windows = {}
+            if reverse:
+                self._reverse_windows = windows
+            else:
+                self._operation_windows = windows
         window = windows.get(operation_id)
         if window is None:
             if len(windows) >= OPERATION_WINDOWS:

@@ -225,7 +225,8 @@ class SessionControl(Handshake):
     ) -> closing.CloseStep:
         """Close one session; siblings and connection stay. Raises NnrpError BadState when it is closing already.
 
-        A peer of the implicit dialect has no message for it: the session then just ends here.
+        A peer of the implicit dialect has no message for it, a client of the bare one waits for none: the session then
+        just ends here.
         """
         if not self.may_send(MessageType.SESSION_CLOSE):
             session.step(SessionInput.CLOSE, "SESSION_CLOSE")

@@ -47,6 +47,7 @@ _CACHE_KINDS = (MessageType.CACHE_PUT, MessageType.CACHE_ACK, MessageType.CACHE_
 _CACHE_BITS = sum(1 << kind for kind in _CACHE_KINDS)
 #: What a peer of the bare dialect reads only if it has sent the like itself (nnrp-wire 2.6): bits of those types.
 _BARE_SILENT: dict[MessageType, int] = {
+    MessageType.CLOSE: 1 << MessageType.CLOSE,
     MessageType.PING: 1 << MessageType.PING,
     MessageType.ERROR: 1 << MessageType.ERROR,
     MessageType.RESULT_HINT: 1 << MessageType.RESULT_HINT,
@@ -185,6 +186,8 @@ class ConnectionCore:
         """Whether the peer's dialect reads this message at all."""
         if self.dialect is Dialect.BARE:
             needed = _BARE_SILENT.get(kind)
+            if kind is MessageType.SESSION_CLOSE and self.side is Side.SERVER:
+                return False  # its client waits for no such thing
             return needed is None or bool(self._peer_sent & needed)
         return not (self.dialect is Dialect.IMPLICIT and kind in _IMPLICIT_UNKNOWN)
 

@@ -292,13 +292,14 @@ class DataFlow(CacheFlow):
         self._queue(Outgoing(FrameCancel(), session.session_id, frame_id, body=body))
 
     def _last_epoch(self, session: Session | None, operation_id: int) -> int:
+        reverse = self.side is Side.CLIENT
         window: Window | None
-        if self.side is Side.CLIENT:
-            window = self.reverse if session is None else session.reverse
-        elif session is None:
-            window = self.window
+        if session is None:
+            window = self.reverse if reverse else self.window
+        elif operation_id:
+            window = session.operation_window(operation_id, reverse=reverse)
         else:
-            window = session.operation_window(operation_id) if operation_id else session.window
+            window = session.reverse if reverse else session.window
         return 0 if window is None else max(window.epoch, 0)
 
     def _apply(self, session: Session | None, message: FlowUpdate, now: float, *, ours: bool) -> Applied:

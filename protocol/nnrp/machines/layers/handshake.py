@@ -117,12 +117,13 @@ class Handshake(ConnectionCore):
 
     def close(self, now: float, reason: str = "") -> None:
         """Close in good order: what is in flight may still end, for ``drain_timeout`` at most. A second call raises
-        NnrpLocalError."""
+        NnrpLocalError. A peer of the bare dialect does not read CLOSE: for it the end of the stream has to do."""
         if self.close_sent:
             raise NnrpLocalError(Outcome.BAD_STATE, "CLOSE was sent before", subject="CLOSE")
         if self.state is not ConnectionState.DRAINING:
             self._step_ours(ConnectionInput.CLOSE, MessageType.CLOSE)
-        self._outbox.append(Outgoing(Close(), body=reason.encode("utf-8")))
+        if self.may_send(MessageType.CLOSE):
+            self._outbox.append(Outgoing(Close(), body=reason.encode("utf-8")))
         self.close_sent = True
         self._begin_drain(now, EndCause.WE_CLOSED)
 

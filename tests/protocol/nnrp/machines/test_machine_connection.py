@@ -271,6 +271,13 @@ def test_first_packet_session_open_is_the_bare_dialect() -> None:
         assert server.may_send(kind)
     with pytest.raises(NnrpLocalError, match="bare dialect"):
         server.send_ping()
+    assert not server.may_send(_M.SESSION_CLOSE)
+    assert duo.client.machine.may_send(_M.SESSION_CLOSE)
+    step = server.close_session(server.sessions[1], 0.0)
+    assert step.closed
+    server.close(0.0)
+    assert server.messages() == [], "it reads neither SESSION_CLOSE nor CLOSE unasked"
+    assert server.closed
 
 
 def test_the_bare_dialect_is_not_sent_errors() -> None:

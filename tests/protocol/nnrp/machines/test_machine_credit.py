@@ -373,6 +373,14 @@ def test_credit_the_other_way_is_kept_apart() -> None:
     duo.client.machine.update_credit(0.0, session=mine, reason=RESUME)
     duo.pump()
     assert theirs.may_push()
+    duo.client.machine.update_credit(0.0, session=mine, operation_id=7, reason=PAUSE)
+    duo.pump()
+    assert not theirs.may_push(7)
+    assert theirs.may_push(8)
+    window = theirs.operation_window(7, reverse=True)
+    assert window is not None
+    assert window.epoch == 1, "epochs are counted per scope in this direction too"
+    assert theirs.operation_window(7) is None
 
 
 def test_unlimited_until_told_otherwise() -> None:
