@@ -256,7 +256,7 @@ nnrp:register_heuristic("tcp", looks_like_nnrp)
 DissectorTable.get("tcp.port"):add(nnrp.prefs.port, nnrp)
 """
 
-_OPAQUE = ("SESSION_PATCH", "SESSION_PATCH_ACK", "CLOSE", "TRANSPORT_PROBE", "TRANSPORT_PROBE_ACK")
+_OPAQUE: tuple[str, ...] = ("SESSION_PATCH", "SESSION_PATCH_ACK", "CLOSE", "TRANSPORT_PROBE", "TRANSPORT_PROBE_ACK")
 _OPAQUE += ("SESSION_MIGRATE", "SESSION_MIGRATE_ACK", "PING", "PONG", "FLOW_UPDATE")
 
 _TLV_LAYOUTS = {
