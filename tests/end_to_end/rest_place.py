@@ -123,7 +123,7 @@ class Remote:
         cursor: int | None = None,
         query: str = "",
         receive_buffer: int | None = None,
-        **more: str,
+        **more: Any,
     ) -> AsyncIterator[RawStream]:
         async with open_raw(self.port, receive_buffer=receive_buffer) as connection:
             if cursor is not None:
@@ -148,11 +148,12 @@ class Served(Remote):
 
 @asynccontextmanager
 async def rest_server(
-    agent: dict[str, Any] | None = None, *, workspace: Path | None = None, **settings: Any
+    agent: dict[str, Any] | str | None = None, *, workspace: Path | None = None, **settings: Any
 ) -> AsyncIterator[Served]:
-    """Serve in this program. ``agent``: options of the scripted agent; ``settings``: fields of `Config`."""
+    """Serve in this program. ``agent``: options of the scripted agent, or another command line; ``settings``: fields of
+    `Config`."""
     places = () if workspace is None else (str(workspace),)
-    command = scripted_agent.shell_line(**(agent or {}))
+    command = agent if isinstance(agent, str) else scripted_agent.shell_line(**(agent or {}))
     config = Config(**{"port": 0, "agent": command, "workspace": places, **settings})
     opened: list[Harbour] = []
 

@@ -21,6 +21,7 @@ as one shell-quoted string. Options are one JSON object, read from ``argv[1]`` o
 ``ignore_sigterm``     true
 ``ignore_eof``         true: stdin's end is not the end of the process
 ``exit_delay_ms``      pause between stdin's end or SIGTERM and the exit
+``uuids``              true: session ids are UUIDs, as most agents make them (default: ``s-PID-N``)
 ``pidfile``            path: the agent appends its pid, and each ``spawn`` that of the grandchild, one a line
 ``log``                path: every message received is appended there, one JSON line each
 =====================  =================================================================================================
@@ -82,6 +83,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from typing import Any, NoReturn
 
 __all__ = ["command", "shell_line", "steps"]
@@ -266,7 +268,8 @@ class Agent:
         if error := self.options.get("new_error"):
             raise TurnError(dict(zip(("code", "message", "data"), error, strict=False)))
         wanted = (params.get("_meta") or {}).get("qwen-code/sessionId")
-        session_id = wanted or f"s-{os.getpid()}-{len(self.sessions) + 1}"
+        made = str(uuid.uuid4()) if self.options.get("uuids") else f"s-{os.getpid()}-{len(self.sessions) + 1}"
+        session_id = wanted or made
         return {"sessionId": session_id, **self.open(session_id, params).state(self.options)}
 
     def open(self, session_id: str, params: dict[str, Any]) -> Session:
