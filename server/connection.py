@@ -16,11 +16,11 @@ CLEANUPS: Final = "moorline.cleanups"
 
 
 class Connection(Protocol):
-    """The connection of one request."""
+    """The transport of a request, as the guard has it."""
 
     @property
-    def answered(self) -> bool:
-        """The whole response was handed to the transport."""
+    def cut(self) -> bool:
+        """It ended without a goodbye of the peer."""
         ...
 
     def hurry(self, seconds: float) -> None:
@@ -40,10 +40,16 @@ class RequestSends:
 
     def __init__(self, transport: Connection | None, stream: Any, *, multiplexed: bool) -> None:
         self.answered = False
+        """The whole response was handed to the transport."""
         self.timed_here = transport is None or multiplexed
         self._transport = transport
         self._stream = stream
         self._sending: trio.CancelScope | None = None
+
+    @property
+    def cut(self) -> bool:
+        """The peer went without a goodbye: what was sent last may not have arrived."""
+        return self._transport is not None and self._transport.cut
 
     def begin(self, timeout: float) -> trio.CancelScope:
         self._sending = trio.CancelScope(deadline=trio.current_time() + timeout)

@@ -267,6 +267,11 @@ class GuardedTCPServer(TCPServer):
         if self._sending is not None:
             self._sending.deadline = min(self._sending.deadline, trio.current_time() + seconds)
 
+    @property
+    def cut(self) -> bool:
+        """It ended without a goodbye of the peer."""
+        return self._end in (EndReason.PEER_LOST, EndReason.SLOW_READER)
+
     def drop(self) -> None:
         """Close the socket now, without a word. Whoever waits on it is woken."""
         self._socket.close()

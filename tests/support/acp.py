@@ -109,6 +109,19 @@ class Feed:
     async def rest(self) -> list[Frame]:
         return [frame async for frame in self]
 
+    async def drain(self) -> int:
+        """Read what is left of a stream that was cut; the id of the last whole event."""
+        last = 0
+        while True:
+            while self._blocks:
+                frame = parse_frame(self._blocks.popleft())
+                last = frame.id if frame is not None and frame.id is not None else last
+            part = await self.stream.read()
+            if not part:
+                return last
+            *blocks, self._partial = (self._partial + part).split(b"\n\n")
+            self._blocks += blocks
+
 
 class AcpClient:
     """One ``/acp`` connection over HTTP. Ids count from 1; `initialize` is number 0 unless told otherwise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import trio
@@ -11,7 +12,7 @@ from server.routes.acp.buffers import Meter
 from server.routes.acp.deferred import Replies, Reply
 from server.routes.acp.history import History
 from server.routes.acp.inflight import InFlight, goes_on_counting
-from server.routes.acp.streams import Carrier, SessionStream, StreamEnd
+from server.routes.acp.streams import REMEMBERED, Carrier, SessionStream, StreamEnd
 from sessions import Attachment, AttachmentPhase, CancelReason, EndReason, Operation, Session, Subscription
 from sessions.errors import SubscriberLimitExceeded
 
@@ -53,6 +54,8 @@ class Binding:
         self.prompts: dict[Operation, InFlight] = {}
         self.stream: SessionStream | None = None
         self.over = False
+        self._doubtful: list[Reply] = []
+        """Sent on a stream that was cut: the cursor the client comes back with tells whether they arrived."""
         self._meter = meter
         self._history_through = session.ring.head if history else 0
         self._attachment = Attachment(grace, self._on_end)
@@ -89,6 +92,7 @@ class Binding:
         former, self.stream = self.stream, None
         if former is not None:
             former.supersede()
+        self._settle_doubt(cursor)
         history: History | None = None
         through, self._history_through = self._history_through, 0
         if cursor is None and through:
@@ -102,6 +106,17 @@ class Binding:
             history = None
         self.stream = SessionStream(self, subscription, ticket, carrier, first=first, history=history, error=error)
         return self.stream
+
+    def doubt(self, replies: Iterable[Reply]) -> None:
+        """A stream was cut after it had sent these, the latest; nobody knows whether they arrived."""
+        self._doubtful = [*self._doubtful, *replies][-REMEMBERED:]
+
+    def _settle_doubt(self, cursor: int | None) -> None:
+        """Whoever has seen an event sent after a reply has seen the reply. One who has not gets it again: at worst a second
+        time, under an id that waits for nothing any more. Without a cursor nothing is known, and nothing repeated."""
+        doubtful, self._doubtful = self._doubtful, []
+        if cursor is not None:
+            self.replies.send_again(each for each in doubtful if each.position is None or each.position >= cursor)
 
     def stream_over(self, stream: SessionStream) -> None:
         """A transport is done with ``stream``. A stale one changes nothing (ACP-125)."""
@@ -166,7 +181,17 @@ class Binding:
         for reply in answered:
             assert reply.prompt is not None
             self._enqueue(Reply(reply.prompt.message(), reply.watermark, reply.prompt))
+        self._adopt_doubt(former, adopting)
         return adopted
+
+    def _adopt_doubt(self, former: Binding, adopting: Id | None) -> None:
+        for reply in [each for each in former._doubtful if each.prompt is not None]:
+            assert reply.prompt is not None
+            prompt = reply.prompt
+            prompt.as_response = prompt.as_response and goes_on_counting(adopting, prompt.request_id)
+            prompt.binding = self
+            former._doubtful.remove(reply)
+            self.doubt([Reply(prompt.message(), reply.watermark, prompt, position=reply.position)])
 
     def hand_over(self, successor: Binding) -> None:
         """Give everything to a binding of another connection of the same client, and end without aborting anything."""
@@ -178,6 +203,7 @@ class Binding:
         self.prompts = {}
         for reply in self.replies.drain():
             successor._enqueue(reply)
+        successor.doubt(self._doubtful)
         self.end()
 
     def _take_over(self, prompt: InFlight) -> None:

@@ -27,6 +27,8 @@ class Reply:
     """The prompt it answers: what another connection can take over."""
     on_written: Callable[[], object] | None = None
     """Called once, when the transport has taken the reply."""
+    position: int | None = None
+    """Id of the last event sent before it, once it has been sent."""
 
 
 class Replies:
@@ -76,6 +78,10 @@ class Replies:
     def put_back(self, unwritten: Iterable[Reply]) -> None:
         """Nobody knows whether these reached the peer: the next stream sends them first (ACP-123)."""
         self._waiting.extendleft(reversed(list(unwritten)))
+
+    def send_again(self, doubtful: Iterable[Reply]) -> None:
+        """These were taken by a transport that has since failed, and the peer has shown that it did not get them."""
+        self.put_back([self.admit(reply) for reply in doubtful])
 
     def drain(self) -> list[Reply]:
         """Take everything, whatever its watermark; it is no longer counted here."""

@@ -221,7 +221,8 @@ class _Get:
         return self._stream(stream, {EPOCH_HEADER: binding.session.ring.epoch})
 
     def _carrier(self) -> Carrier:
-        return Carrier(SSE, connection_of(request.scope).hurry)
+        transport = connection_of(request.scope)
+        return Carrier(SSE, transport.hurry, was_cut=lambda: transport.cut)
 
     def _stream(self, stream: OutStream, headers: dict[str, str]) -> Response:
         async def read() -> bytes | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     from server.routes.acp.binding import Binding
     from server.routes.acp.connection import AcpConnection
 
-__all__ = ["Carrier", "ConnectionStream", "SessionStream", "StreamEnd"]
+__all__ = ["REMEMBERED", "Carrier", "ConnectionStream", "SessionStream", "StreamEnd"]
 
 HISTORY_PIECE: Final = 512 * 1024
 """Bytes of history sent in one write."""
+REMEMBERED: Final = 64
+"""Replies a stream remembers having sent, in case its peer turns out to have been cut off before they arrived."""
 LONGEST_GOODBYE: Final = 1.0
 """Seconds the end of a session stream waits for the reply to ``session/close`` to be out."""
 GOODBYE_LEAD: Final = 0.05
@@ -50,6 +53,8 @@ class Carrier:
     wire: Wire
     hurry: Callable[[float], object]
     """Give a send in progress so many seconds more."""
+    was_cut: Callable[[], bool] = lambda: False
+    """Whether the peer went without a goodbye: then what the transport took last may never have arrived."""
     shared: bool = False
     """All streams of the connection are one socket: what one of them is writing arrives before what the next one does."""
 
@@ -189,6 +194,8 @@ class SessionStream(OutStream):
         self._replay_end = binding.session.ring.head
         self._delivered = self._replay_end if subscription is None else subscription.cursor
         self._over_at: float | None = None
+        self._written: deque[Reply] = deque(maxlen=REMEMBERED)
+        self._superseded = False
         self.ticket = ticket
         self.end = StreamEnd.LOST
         self._first = first
@@ -241,7 +248,12 @@ class SessionStream(OutStream):
         return frames
 
     def _replies_through(self, delivered: int) -> list[bytes]:
-        return self._write(self._replies.release(delivered)) if len(self._replies) else []
+        if not len(self._replies):
+            return []
+        ready = self._replies.release(delivered)
+        for reply in ready:
+            reply.position = self._delivered
+        return self._write(ready)
 
     def _frame(self, event: Event) -> bytes | None:
         if event.type == EventType.PERMISSION_REQUEST:
@@ -300,13 +312,24 @@ class SessionStream(OutStream):
             await answered.wait()
             await trio.sleep(GOODBYE_LEAD)
 
+    def _confirm(self) -> None:
+        self._written.extend(reply for reply in self._unconfirmed if reply.position is not None)
+        super()._confirm()
+
     def _release(self) -> None:
         if self._subscription is not None:
             self._subscription.close()
+        if not self._released and (self._carrier.was_cut() or self._superseded):
+            self._binding.doubt(self._written)
         super()._release()
         first, self._first = self._first, None
         if first is not None:
             self._replies.put_back([self._replies.admit(first)])
+
+    def supersede(self) -> None:
+        # A client that opens another stream has given this one up, with whatever was still on its way.
+        self._superseded = not self._carrier.shared
+        super().supersede()
 
     def close(self) -> None:
         super().close()

@@ -218,7 +218,12 @@ class _Conversation:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                carrier = Carrier(socket_wire(connection.resumable), self._socket.hurry, shared=True)
+                carrier = Carrier(
+                    socket_wire(connection.resumable),
+                    self._socket.hurry,
+                    was_cut=lambda: not self._socket.was_closed_by_peer,
+                    shared=True,
+                )
                 connection.carrier = carrier
                 connection.on_stream = self._start_pump
                 connection.on_destroyed = self._on_destroyed

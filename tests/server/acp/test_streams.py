@@ -7,8 +7,10 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from server.routes.acp.deferred import Reply
+from server.routes.acp.streams import Carrier
+from server.routes.acp.translate import SSE
 from sessions import Operation, TurnResult
-from tests.server.acp.conftest import acp_core, frames_of, nothing, prompt, publish, take
+from tests.server.acp.conftest import Core, acp_core, frames_of, nothing, prompt, publish, take
 from tests.support.fake_runner import SCRIPTS, FakeRunner, FakeSession
 
 
@@ -332,3 +334,78 @@ async def test_line_ends_between_an_agents_tokens(autojump_clock: MockClock) -> 
         binding.session.publish("session_update", msgspec.Raw(b'{"sessionId":"s",\r"update":{"sessionUpdate":"plan"}}'))
         (frame,) = frames_of(await stream.take())
         assert (frame.id, frame.kind) == (1, "plan")
+
+
+# Replies that were on their way when the stream was cut
+
+
+def cut(core: Core) -> Carrier:
+    """A transport whose peer goes without a goodbye."""
+    return Carrier(SSE, core.hurried.append, was_cut=lambda: True)
+
+
+@pytest.mark.parametrize(("cursor", "again"), [(0, True), (1, True), (2, True), (3, False), (None, False)])
+async def test_a_reply_a_cut_may_have_swallowed(autojump_clock: MockClock, cursor: int | None, again: bool) -> None:
+    """Issue 3, replies survive: the cursor tells whether it was seen. Sent behind event 2, before event 3."""
+    async with acp_core() as core:
+        binding = await core.own(core.connect())
+        stream = binding.open_stream(cut(core))
+        publish(binding, 2)
+        binding.reply(reply(1))
+        publish(binding, 1)
+        assert (await take(stream) or [])[2] == "reply:1"
+        assert await nothing(stream)
+        stream.close()
+        new = binding.open_stream(core.carrier, cursor)
+        said = [] if cursor is None and await nothing(new) else await take(new) or []
+        assert ("reply:1" in said) is again
+        if again:
+            assert said[-2:] == ["replay_complete", "reply:1"]
+            assert await nothing(new)
+            new.close()
+            last = binding.open_stream(core.carrier, 3)
+            assert await take(last) == ["replay_complete"]
+            assert await nothing(last)
+        assert core.registry.statistics().waiting_frames == 0
+
+
+async def test_a_goodbye_leaves_no_doubt(autojump_clock: MockClock) -> None:
+    """T06: whoever closes in good order has read everything; an older cursor afterwards repeats events, not replies."""
+    async with acp_core() as core:
+        binding = await core.own(core.connect())
+        stream = binding.open_stream(core.carrier)
+        binding.reply(reply(1))
+        publish(binding, 2)
+        await take(stream)
+        assert await nothing(stream)
+        stream.close()
+        assert "reply:1" not in (await take(binding.open_stream(core.carrier, 0)) or [])
+
+
+async def test_a_superseded_stream_leaves_doubt(autojump_clock: MockClock) -> None:
+    """C-012: the old socket may be half dead, with the reply still in it."""
+    async with acp_core() as core:
+        binding = await core.own(core.connect())
+        stream = binding.open_stream(core.carrier)
+        publish(binding, 2)
+        binding.reply(reply(1))
+        await take(stream)
+        assert await nothing(stream)
+        assert "reply:1" in (await take(binding.open_stream(core.carrier, 1)) or [])
+        assert await stream.take() is None
+
+
+async def test_doubt_moves_with_adoption(autojump_clock: MockClock) -> None:
+    """The connection is lost with the reply on its way; the next connection brings the cursor."""
+    async with acp_core() as core:
+        mine = await core.own(core.connect())
+        stream = mine.open_stream(cut(core))
+        prompt(mine, "hello", 3)
+        await wait_all_tasks_blocked()
+        assert "reply:3" in (await take(stream) or [])
+        assert await nothing(stream)
+        stream.close()
+        theirs = core.share(core.connect(), mine)
+        theirs.adopt(mine, 9)
+        assert (await take(theirs.open_stream(core.carrier, 1)) or [])[-2:] == ["replay_complete", "reply:3"]
+        assert await take(mine.open_stream(core.carrier, 3)) == ["replay_complete"]
