@@ -1,0 +1,153 @@
+"""The server as a process of its own: what SIGTERM brings, what memory it takes, what a restart forgets.
+
+Short forms; the long ones are for the benchmarks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.end_to_end.rest_place import RawStream, Remote
+from tests.support import scripted_agent
+from tests.support.processes import Process, running
+from tests.support.scripted_agent import steps
+
+pytestmark = pytest.mark.process
+
+MIB = 2**20
+
+
+class Server(Remote):
+    def __init__(self, process: Process) -> None:
+        super().__init__(process.port)
+        self.process = process
+
+    @property
+    def memory(self) -> int:
+        """Resident bytes of the server without its children."""
+        fields = Path(f"/proc/{self.process.process.pid}/statm").read_text().split()
+        return int(fields[1]) * 4096
+
+
+@asynccontextmanager
+async def server(workspace: Path, *flags: str, agent: Sequence[str] | None = None) -> AsyncIterator[Server]:
+    line = scripted_agent.shell_line() if agent is None else " ".join(agent)
+    command = ["server", "--port", "0", "--agent", line, "--workspace", str(workspace), *flags]
+    async with running(command) as process:
+        assert process.urls, process.output
+        yield Server(process)
+
+
+async def test_sigterm_with_open_streams_and_a_stalled_client(tmp_path: Path) -> None:
+    """C-058, C-063, issue: 100 streams and one that does not read; each gets a last frame and its end, exit 0 in 5 s."""
+    async with server(tmp_path, "--max-subscribers", "0") as place:
+        session_id = await place.create()
+        ends: list[str] = []
+
+        async def follow(stream: RawStream) -> None:
+            ends.append((await stream.rest())[-1].type)
+
+        async with AsyncExitStack() as stack, trio.open_nursery() as nursery:
+            await stack.enter_async_context(place.events(session_id, receive_buffer=4096))
+            for _ in range(100):
+                nursery.start_soon(follow, await stack.enter_async_context(place.events(session_id)))
+            await place.submit(session_id, steps(["flood", 2000, 4096], ["hold"]))
+            waiting = await place.submit(session_id, "hold")
+            await trio.sleep(1)
+            begun = trio.current_time()
+            place.process.terminate()
+            code = await place.process.wait(8)
+            took = trio.current_time() - begun
+        assert waiting
+        assert code == 0, place.process.output
+        assert took < 5
+        assert len(ends) == 100
+        assert set(ends) <= {"session_closed", "stream_error", "client_evicted"}
+
+
+async def test_each_accepted_prompt_ends_once_at_shutdown(tmp_path: Path) -> None:
+    """C-058: at most one terminal event each, then the end of the stream."""
+    async with server(tmp_path) as place:
+        session_id = await place.create()
+        async with place.events(session_id) as stream:
+            ids = [await place.submit(session_id, "hold") for _ in range(3)]
+            await stream.take(4)
+            place.process.terminate()
+            frames = await stream.rest()
+        assert await place.process.wait(8) == 0
+    ended = [each.data["promptId"] for each in frames if each.type in ("turn_complete", "turn_error")]
+    assert len(ended) == len(set(ended))
+    assert set(ended) <= set(ids)
+
+
+async def test_a_flood_with_nobody_listening(tmp_path: Path) -> None:
+    """C-096 in short: 30 000 updates of 500 bytes; the ring holds 8000; the server answers all the time."""
+    async with server(tmp_path) as place:
+        session_id = await place.create()
+        await place.run(session_id, steps(["flood", 200, 500]))
+        before = place.memory
+        prompt_id = await place.submit(session_id, steps(["flood", 30_000, 500]))
+        while (await place.get(f"/session/{session_id}/prompts/{prompt_id}"))["state"] == "running":
+            with trio.fail_after(1):
+                await place.get("/capabilities")
+            await trio.sleep(0.2)
+        assert place.memory - before < 64 * MIB + 8000 * (500 + 400)
+        frames = await place.replay(session_id)
+    assert frames[0].type == "state_resync_required"
+    assert len(frames) == 8002
+
+
+async def test_the_ring_is_bounded_by_bytes(tmp_path: Path) -> None:
+    """C-097 in short: growing updates, 80 MiB in total, a ring of 8 MiB; the reader gets them or is told."""
+    async with server(tmp_path, "--ring-bytes", str(8 * MIB)) as place:
+        session_id = await place.create()
+        await place.run(session_id, "echo warm")
+        before = place.memory
+        async with place.events(session_id) as stream:
+            await place.submit(session_id, steps(["growing", 400, 1000]))
+            cursor, told = 0, False
+            try:
+                while True:
+                    frame = await stream.next()
+                    cursor = frame.id or cursor
+                    told = told or frame.type in ("client_evicted", "state_resync_required")
+                    if frame.type in ("turn_complete", "client_evicted"):
+                        break
+            except EOFError:
+                told = True
+        assert place.memory - before < 8 * MIB + 64 * MIB
+        frames = await place.replay(session_id, 1)
+        assert frames[0].type == "state_resync_required"
+        assert told or cursor >= 400
+
+
+async def test_a_reader_that_never_reads(tmp_path: Path) -> None:
+    """C-025 in short: 2500 events of 8 KiB; the stuck reader is cut off, the other gets all, memory stays."""
+    async with server(tmp_path) as place:
+        session_id = await place.create()
+        await place.run(session_id, "echo warm")
+        before = place.memory
+        async with place.events(session_id, receive_buffer=4096) as stuck, place.events(session_id) as healthy:
+            await place.submit(session_id, steps(["say", "x" * 8192, 2500, 1]))
+            with trio.fail_after(60):
+                frames = await healthy.until("turn_complete", "client_evicted")
+            assert [each.id for each in frames] == list(range(frames[0].id or 0, (frames[0].id or 0) + 2502))
+            # The ring has the events, in two forms; nobody has a copy.
+            assert place.memory - before < 2500 * 2 * 8600 + 24 * MIB
+            await stuck.connection.wait_end(8)
+
+
+async def test_ids_of_two_runs_differ(tmp_path: Path) -> None:
+    """C-074, C-007: nothing of one run is known to the next."""
+    async with server(tmp_path, agent=["demo"]) as place:
+        first = await place.create()
+    async with server(tmp_path, agent=["demo"]) as place:
+        second = await place.create()
+        for path in ("events", "status"):
+            assert (await place.call("GET", f"/session/{first}/{path}")).status == 404
+    assert first != second
