@@ -8,7 +8,13 @@ from typing import Any
 
 import trio
 
-from client.errors import DaemonHttpError, DaemonPromptQueueFullError, DaemonProtocolError, JsonRpcError
+from client.errors import (
+    DaemonHttpError,
+    DaemonPromptQueueFullError,
+    DaemonProtocolError,
+    DaemonTurnError,
+    JsonRpcError,
+)
 from client.prompts import Ticket
 from client.results import prompt_result
 from protocol.jsonrpc import InvalidJson, Response, decode_json
@@ -80,6 +86,8 @@ class PromptCall(Call):
     def answer(self, response: Response) -> None:
         try:
             self._ticket.settle(prompt_result(_result_of(response)))
+        except JsonRpcError as exc:
+            self._ticket.fail(_as_turn_error(exc))
         except (DaemonHttpError, DaemonProtocolError) as exc:
             self._ticket.fail(exc)
 
@@ -94,6 +102,16 @@ def error_from(error: object) -> DaemonHttpError:
     if isinstance(data, dict) and data.get("errorKind") == "prompt_queue_full":
         return DaemonPromptQueueFullError(503, {"error": message, "code": "prompt_queue_full"} | data, message)
     return JsonRpcError(code if isinstance(code, int) else 0, message, data)
+
+
+def _as_turn_error(exc: JsonRpcError) -> DaemonHttpError:
+    """A failed turn is the same class on every transport (CLI-039); a refusal keeps its own."""
+    details = exc.data if isinstance(exc.data, dict) else {}
+    if details.get("errorKind") != "internal":
+        return exc
+    failure = DaemonTurnError({"message": details.get("details") or exc.message})
+    failure.__cause__ = exc
+    return failure
 
 
 def _result_of(response: Response) -> Any:

@@ -62,6 +62,7 @@ class SessionLink:
     on_client_id: Callable[[str], None] | None = attrs.field(init=False, default=None)
     _reader: SessionReader | None = attrs.field(init=False, default=None)
     _queue: EventQueue | None = attrs.field(init=False, default=None)
+    _seeing_to_it: bool = attrs.field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
         self.ledger = PromptLedger(self._cancel_late)
@@ -145,21 +146,22 @@ class SessionLink:
         """From the reader."""
         self.ledger.mark_lost()
 
+    def reopened(self) -> None:
+        """From the reader: see to it that nobody waits for an answer that will not come."""
+        if self.ledger.lost and not self._seeing_to_it:
+            self._seeing_to_it = True
+            self.context.background.spawn(self._see_to_lost_prompts)
+
     def recovered(self, session: SessionInfo) -> None:
-        """From the reader: another connection, so answers to older prompts will only come as events, and soon."""
+        """From the reader: another connection, or a restarted daemon."""
         self._adopt_client_id(session)
-        lost = [ticket for ticket in self.ledger if ticket.lost]
-        if lost and session.has_active_prompt is not True:
-            self.context.background.spawn(self._settle_or_give_up, lost)
 
     def reloaded(self, session: SessionInfo) -> None:
         """From the reader: the end of a turn may be among the events that were lost."""
         self._adopt_client_id(session)
+        self.ledger.mark_lost()
         for envelope in session.history or ():
             self._take_history(envelope)
-        waiting = [ticket for ticket in self.ledger if ticket.prompt_id is not None]
-        if waiting and session.has_active_prompt is not True:
-            self.context.background.spawn(self._settle_or_give_up, waiting)
 
     def ids_start_again(self) -> None:
         """From the reader."""
@@ -249,15 +251,20 @@ class SessionLink:
             if known and envelope.get("type") in TERMINALS:
                 ticket.finish(Event(envelope["type"], data))
 
-    async def _settle_or_give_up(self, tickets: list[Ticket]) -> None:
-        known = [ticket for ticket in tickets if await self._settled_by_polling(ticket)]
-        waiting = [ticket for ticket in tickets if ticket not in known]
-        # A turn that goes on will end with an event; one that is over has had its event, or never will.
-        await trio.sleep(ADOPTION_WAIT)
-        while any(not ticket.settled for ticket in waiting) and await self._has_active_prompt():  # noqa: ASYNC110 - asks
+    async def _see_to_lost_prompts(self) -> None:
+        """Settle prompts whose answer may be lost by asking, or fail them when the daemon has nothing more to say.
+
+        A turn that goes on will end with an event. One that is over has had its event, or the event is lost too.
+        """
+        while lost := self.ledger.lost:
             await trio.sleep(ADOPTION_WAIT)
-        for ticket in waiting:
-            ticket.fail(DaemonStreamEndedError("the connection was lost and the prompt's outcome with it"))
+            known = [ticket for ticket in lost if await self._settled_by_polling(ticket)]
+            if await self._has_active_prompt():
+                continue
+            for ticket in lost:
+                if ticket not in known:
+                    ticket.fail(DaemonStreamEndedError("the connection was lost and the prompt's outcome with it"))
+        self._seeing_to_it = False
 
     async def _has_active_prompt(self) -> bool:
         try:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
 
 import trio
 
-from client.errors import DaemonStreamEndedError, DaemonTurnError
+from client.errors import DaemonTurnError
 from client.events import Event
 from client.results import PromptResult, prompt_result
 
@@ -17,17 +18,28 @@ __all__ = ["TERMINALS", "PromptLedger", "Ticket"]
 TERMINALS: Final = ("turn_complete", "turn_error")
 """Every accepted prompt has exactly one of these (REST-090)."""
 
+T = TypeVar("T")
+
+ECHO_SOURCE: Final = "bridge-echo"
+"""Marks the echo of a prompt (ACP-185)."""
 REMEMBERED_TURNS: Final = 64
 """Outcomes kept for prompts whose acceptance is read after their end: the stream may be faster than the answer."""
 
 
 class Ticket:
-    """One waiting prompt. Settled once, with a result or an error; whatever comes later is ignored."""
+    """One waiting prompt. Settled once, with a result or an error; whatever comes later is ignored.
 
-    def __init__(self) -> None:
+    ``first_block`` is the content block the prompt begins with: the stream echoes it when the turn starts, which is how
+    a turn is recognised on ``/acp``, where prompts have no id that the client knows.
+    """
+
+    def __init__(self, first_block: Mapping[str, Any] | None = None) -> None:
         self.prompt_id: str | None = None
+        self.first_block = first_block
+        self.queued_as: str | None = None
         self.abandoned = False
         self.lost = False
+        self.ended_by: Event | None = None
         self.on_settled: Callable[[], None] | None = None
         self._done = trio.Event()
         self._result: PromptResult | None = None
@@ -76,13 +88,25 @@ class Ticket:
             self.on_settled()
 
 
+class _Turn(enum.Enum):
+    UNKNOWN = "unknown"
+    """The stream was joined in mid-turn, or events are missing."""
+    FOREIGN = "foreign"
+    """Somebody else's prompt, or one that nobody waits for any more."""
+
+
 class PromptLedger:
-    """The open tickets of one session, oldest first. Reads every event of the stream."""
+    """The open tickets of one session, oldest first. Reads every event of the stream.
+
+    Turns of a session run one after another: an echo of the prompt begins each, and one terminal event ends it.
+    """
 
     def __init__(self, on_abandoned_head: Callable[[Ticket], None] | None = None) -> None:
         self._open: list[Ticket] = []
         self._terminals: OrderedDict[str, Event] = OrderedDict()
+        self._removed: OrderedDict[str, None] = OrderedDict()
         self._high = 0
+        self._turn: Ticket | _Turn = _Turn.UNKNOWN
         self._on_abandoned_head = on_abandoned_head
 
     def __len__(self) -> int:
@@ -118,31 +142,37 @@ class PromptLedger:
 
     def take(self, event: Event) -> None:
         """Learn from one event. Replayed events are recognised by their id."""
-        if event.type not in TERMINALS:
-            return
-        if event.id is not None and event.id <= self._high:
-            return
-        self._high = event.id or self._high
-        if event.prompt_id is not None:
-            self._remember(event.prompt_id, event)
-        ticket = self._match(event)
-        if ticket is not None:
-            ticket.finish(event)
+        if event.id is not None:
+            if event.id <= self._high:
+                return
+            self._high = event.id
+        if event.type in TERMINALS:
+            self._end_turn(event)
+        elif event.update_kind == "user_message_chunk":
+            self._begin_turn(event)
+        elif event.type == "pending_prompt_added":
+            self._recognise_queued(event)
+        elif event.type == "pending_prompt_completed" and event.data.get("state") == "removed":
+            _remember(self._removed, event.prompt_id or "", None)
+        elif event.type == "state_resync_required":
+            self._turn = _Turn.UNKNOWN
 
     def forget_ids(self) -> None:
         """The session's ids start again."""
         self._high = 0
+        self._turn = _Turn.UNKNOWN
 
     def mark_lost(self) -> None:
-        """The connection the open prompts were sent on is gone, and maybe their answers with it."""
+        """The stream the open prompts' answers were to come on is gone, and maybe an answer with it."""
         for ticket in self:
             ticket.lost = True
+            if ticket.ended_by is not None:
+                ticket.finish(ticket.ended_by)
 
-    def fail_lost(self, error: DaemonStreamEndedError) -> None:
-        """No answer can come any more for prompts of a lost connection."""
-        for ticket in self:
-            if ticket.lost:
-                ticket.fail(error)
+    @property
+    def lost(self) -> list[Ticket]:
+        """Prompts whose answer may have been lost."""
+        return [ticket for ticket in self if ticket.lost]
 
     def fail_all(self, error: BaseException) -> None:
         """The stream is over for good."""
@@ -156,21 +186,67 @@ class PromptLedger:
         if self._open and self._open[0].abandoned and self._on_abandoned_head is not None:
             self._on_abandoned_head(self._open[0])
 
-    def _match(self, event: Event) -> Ticket | None:
-        for ticket in self:
-            if ticket.prompt_id is not None and ticket.prompt_id == event.prompt_id:
-                return ticket
-        # On /acp the client does not know its prompt ids. After a lost connection the end of a turn can only be taken
-        # for the one prompt that is out (CLI-027).
-        candidates = [ticket for ticket in self if ticket.prompt_id is None]
-        if len(candidates) == 1 and candidates[0].lost:
-            return candidates[0]
-        return None
+    def _begin_turn(self, event: Event) -> None:
+        update = event.data["update"]
+        meta = update.get("_meta")
+        if not isinstance(meta, dict) or meta.get("source") != ECHO_SOURCE or isinstance(self._turn, Ticket):
+            # Not an echo, or another block of the prompt whose turn it is.
+            return
+        content = update.get("content")
+        mine = (t for t in self if t.prompt_id is None and t.ended_by is None and _same(t.first_block, content))
+        self._turn = next(mine, _Turn.FOREIGN)
 
-    def _remember(self, prompt_id: str, event: Event) -> None:
-        self._terminals[prompt_id] = event
-        while len(self._terminals) > REMEMBERED_TURNS:
-            self._terminals.popitem(last=False)
+    def _recognise_queued(self, event: Event) -> None:
+        content = {"type": "text", "text": event.data.get("text")}
+        mine = (t for t in self if t.prompt_id is None and t.queued_as is None and _same(t.first_block, content))
+        ticket = next(mine, None)
+        if ticket is not None:
+            ticket.queued_as = event.prompt_id
+
+    def _end_turn(self, event: Event) -> None:
+        if event.prompt_id is not None:
+            _remember(self._terminals, event.prompt_id, event)
+            if event.prompt_id in self._removed:
+                # It never had a turn, so it ends none.
+                self._end(self._known(event), event)
+                return
+        turn, self._turn = self._turn, _Turn.UNKNOWN
+        ticket: Ticket | _Turn | None = self._known(event) or turn
+        if ticket is _Turn.UNKNOWN:
+            ticket = self._only_outstanding()
+        self._end(ticket, event)
+
+    def _end(self, ticket: Ticket | _Turn | None, event: Event) -> None:
+        if not isinstance(ticket, Ticket):
+            return
+        ticket.ended_by = event
+        # On /acp its answer is on the way, and says more, unless it was lost.
+        if ticket.prompt_id is not None or ticket.lost:
+            ticket.finish(event)
+
+    def _known(self, event: Event) -> Ticket | None:
+        if event.prompt_id is None:
+            return None
+        return next((t for t in self if event.prompt_id in (t.prompt_id, t.queued_as)), None)
+
+    def _only_outstanding(self) -> Ticket | None:
+        # CLI-027: after a lost connection the end of a turn can only be taken for the one prompt that is out.
+        candidates = [ticket for ticket in self if ticket.prompt_id is None]
+        return candidates[0] if len(candidates) == 1 and candidates[0].lost else None
 
     def _drop_settled(self) -> None:
         self._open = [ticket for ticket in self._open if not ticket.settled]
+
+
+def _same(block: Mapping[str, Any] | None, content: object) -> bool:
+    if block is None or not isinstance(content, dict):
+        return False
+    if block.get("type") == "text":
+        return content.get("text") == block.get("text")
+    return all(content.get(name) == value for name, value in block.items())
+
+
+def _remember(memory: OrderedDict[str, T], name: str, value: T) -> None:
+    memory[name] = value
+    while len(memory) > REMEMBERED_TURNS:
+        memory.popitem(last=False)

@@ -43,6 +43,9 @@ class EventSink(Protocol):
     def interrupted(self) -> None:
         """The stream was lost; answers may have been lost with it."""
 
+    def reopened(self) -> None:
+        """The stream is open again after an interruption."""
+
     def recovered(self, session: SessionInfo) -> None:
         """The session was taken back on a new connection, or from storage."""
 
@@ -94,6 +97,7 @@ class SessionReader:
     _restarting: bool = attrs.field(init=False, default=False)
     _resync: Event | None = attrs.field(init=False, default=None)
     _progress: int = attrs.field(init=False, default=0)
+    _interrupted: bool = attrs.field(init=False, default=False)
     _retry: float | None = attrs.field(init=False, default=None)
     _ended: bool = attrs.field(init=False, default=False)
 
@@ -144,6 +148,8 @@ class SessionReader:
             if self._progress != progress:
                 backoff.reset()
             self.reconnects += 1
+            self._interrupted = True
+            logger.info("session %s: the stream is lost (%s), trying again", self.session_id, failure or "it ended")
             self.sink.interrupted()
             await self._prepare_retry(failure, backoff)
 
@@ -162,6 +168,10 @@ class SessionReader:
             return exc
         try:
             self.epoch = feed.epoch or self.epoch
+            if self._interrupted:
+                self._interrupted = False
+                self.sink.reopened()
+                logger.info("session %s: following again from event %s", self.session_id, self.cursor)
             self.opened.set()
             return await self._drain(feed)
         finally:

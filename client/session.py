@@ -198,7 +198,7 @@ class DaemonSessionClient:
         return await self._call(call)
 
     async def _prompt(self, request: PromptRequest) -> PromptResult:
-        ticket = Ticket()
+        ticket = Ticket(request.blocks[0] if request.blocks else None)
         link = self.link
         is_acp = self._client.transport.always_reading
         if is_acp:
@@ -232,7 +232,7 @@ class DaemonSessionClient:
         # Refused before it ran: take the session back and send it once more.
         with self._client.limited("recovery"):
             await self._client.transport.recover_session(self.session_id)
-        again = Ticket()
+        again = Ticket(ticket.first_block)
         self.link.ledger.add(again)
         try:
             await self._send(request, again)

@@ -16,7 +16,7 @@ MAY_IMPORT = {
     "client": {"client", "protocol"},
 }
 # The command line offers the client's commands, and the test harness links the real client to the real server.
-CROSSINGS = {("server/cli", "client"), ("server/testing", "client")}
+CROSSINGS = {("server/cli", "client"), ("server/commands", "client"), ("server/testing", "client")}
 IO_LIBRARIES = {
     "trio",
     "socket",

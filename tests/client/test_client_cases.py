@@ -104,8 +104,8 @@ async def test_clients_close_in_any_order(transport: str, autojump_clock: Clock)
             await sessions[3].prompt("x")
             with pytest.raises((DaemonTransportClosedError, DaemonStreamEndedError)):
                 await sessions[index].prompt("x")
-        async with trio.open_nursery() as other:
-            other.start_soon(clients[3].aclose)
+        nursery.start_soon(clients[3].aclose)
+        await eventually(lambda: clients[3].transport.closed and not daemon.network.open)
         assert daemon.network.open == []
 
 

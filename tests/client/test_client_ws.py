@@ -223,3 +223,20 @@ async def test_numbers_are_corrected_by_what_the_server_says(autojump_clock: Clo
     inbox.put(Event("state_resync_required", {"reason": "ring_evicted", "earliestAvailableId": 40}))
     inbox.put(Event("session_update"))
     assert [event.id for event in await inbox.take()] == [5, None, 8, None, 9, None, 40]
+
+
+async def test_a_stream_broken_before_the_handshake(autojump_clock: Clock) -> None:
+    """CLI-003: not even the request could be written; the failure is reported at once."""
+
+    async def connect(host: str, port: int) -> trio.abc.Stream:
+        near, far = trio.testing.memory_stream_pair()
+        await far.aclose()
+        return near
+
+    async def run(task_status: trio.TaskStatus[object]) -> None:
+        await run_socket(SocketOptions("http://daemon/acp", {}, connect), ignore, task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(DaemonConnectionError):
+            await nursery.start(run)
+    assert trio.current_time() == 0

@@ -165,7 +165,8 @@ class FakeDaemon:
         return turn
 
     async def _run_turn(self, turn: Turn, on_done: Callable[[dict[str, Any]], None] | None = None) -> None:
-        update = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": turn.text}}
+        content = {"type": "text", "text": turn.text}
+        update = {"sessionUpdate": "user_message_chunk", "content": content, "_meta": {"source": "bridge-echo"}}
         turn.session.publish("session_update", {"sessionId": turn.session.id, "update": update}, turn.prompt_id)
         base = {"sessionId": turn.session.id, "promptId": turn.prompt_id}
         try:
