@@ -27,6 +27,10 @@ class Connection(Protocol):
         """Give the send in progress, if there is one, ``seconds`` more; the connection is closed when it takes longer."""
         ...
 
+    def bear_with(self, seconds: float | None) -> None:
+        """How long a peer may accept nothing from here on; None: as everywhere (``--send-timeout-ms``)."""
+        ...
+
 
 class RequestSends:
     """What one request may do with its connection, and the deadlines of what it sends.
@@ -36,7 +40,7 @@ class RequestSends:
     then, and under another server, each send has a scope here.
     """
 
-    __slots__ = ("_sending", "_stream", "_transport", "answered", "timed_here")
+    __slots__ = ("_own_timeout", "_sending", "_stream", "_transport", "answered", "timed_here")
 
     def __init__(self, transport: Connection | None, stream: Any, *, multiplexed: bool) -> None:
         self.answered = False
@@ -45,6 +49,7 @@ class RequestSends:
         self._transport = transport
         self._stream = stream
         self._sending: trio.CancelScope | None = None
+        self._own_timeout: float | None = None
 
     @property
     def cut(self) -> bool:
@@ -52,7 +57,8 @@ class RequestSends:
         return self._transport is not None and self._transport.cut
 
     def begin(self, timeout: float) -> trio.CancelScope:
-        self._sending = trio.CancelScope(deadline=trio.current_time() + timeout)
+        own = self._own_timeout
+        self._sending = trio.CancelScope(deadline=trio.current_time() + (timeout if own is None else own))
         return self._sending
 
     def end(self) -> None:
@@ -65,6 +71,11 @@ class RequestSends:
             self._sending.deadline = min(self._sending.deadline, trio.current_time() + seconds)
         if self._transport is not None:
             self._transport.hurry(seconds)
+
+    def bear_with(self, seconds: float | None) -> None:
+        self._own_timeout = seconds
+        if self._transport is not None and not self.timed_here:
+            self._transport.bear_with(seconds)
 
     def on_gone(self, call: Callable[[], None] | None) -> bool:
         """Have ``call`` called when the peer leaves; None: no more. False where the server cannot tell but by a message."""

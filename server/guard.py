@@ -70,6 +70,7 @@ class GuardedTCPServer(TCPServer):
         self._idle = True
         self._head_begun = False
         self._sending: trio.CancelScope | None = None
+        self._send_timeout = self._policy.send_timeout
         self._patience = trio.CancelScope()
         """Around the reader. Its deadline moves with what the connection does; it is cancelled with the socket, because the
         reader may wait for something else, such as the end of a request before the next."""
@@ -223,7 +224,7 @@ class GuardedTCPServer(TCPServer):
 
     async def _send_piece(self, data: bytes | memoryview) -> bool:
         """Shielded, because half a message would spoil the connection; with a deadline, because the peer may never read."""
-        timeout = self._policy.drain_send if self._policy.drain.begun else self._policy.send_timeout
+        timeout = self._policy.drain_send if self._policy.drain.begun else self._send_timeout
         with trio.CancelScope(shield=True, deadline=trio.current_time() + timeout) as sending:
             self._sending = sending
             try:
@@ -266,6 +267,10 @@ class GuardedTCPServer(TCPServer):
         """Give the send in progress, if any, at most ``seconds`` more."""
         if self._sending is not None:
             self._sending.deadline = min(self._sending.deadline, trio.current_time() + seconds)
+
+    def bear_with(self, seconds: float | None) -> None:
+        """How long the peer may accept nothing from here on; None: as the policy says."""
+        self._send_timeout = self._policy.send_timeout if seconds is None else seconds
 
     @property
     def cut(self) -> bool:

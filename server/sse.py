@@ -21,7 +21,7 @@ from quart.wrappers.response import ResponseBody
 from server.connection import connection_of, on_request_end
 from server.shutdown import Drain
 
-__all__ = ["SSE_HEADERS", "SseBody", "event_stream", "hurry_current"]
+__all__ = ["SSE_HEADERS", "SseBody", "bear_with_current", "event_stream", "hurry_current"]
 
 SSE_HEADERS: Final[Mapping[str, str]] = {
     "Content-Type": "text/event-stream",
@@ -156,6 +156,13 @@ def hurry_current(seconds: float) -> Callable[[], None]:
     """
     connection = connection_of(_scope())
     return lambda: connection.hurry(seconds)
+
+
+def bear_with_current(seconds: float) -> None:
+    """The current request's peer may accept nothing for this long, whatever holds elsewhere; then its connection is closed."""
+    connection = connection_of(_scope())
+    connection.bear_with(seconds)
+    on_request_end(_scope(), lambda: connection.bear_with(None))
 
 
 def _scope() -> MutableMapping[str, Any]:

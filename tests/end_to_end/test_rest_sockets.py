@@ -167,6 +167,21 @@ async def test_eviction_closes_a_blocked_socket(served: Served) -> None:
     assert ids(await served.replay(session_id, 1400))[0] == 1401
 
 
+async def test_writer_idle_timeout_on_a_blocked_socket() -> None:
+    """REST-087: closed for a reader that takes nothing, long before it would be evicted; other requests keep their time."""
+    async with rest_server(writer_idle_timeout_ms=300, max_queued_events=1_000_000, max_queued_bytes=2**30) as served:
+        session_id = await served.create()
+        session = served.harbour.find(session_id)
+        async with served.events(session_id, receive_buffer=4096) as stuck:
+            for _ in range(1200):
+                session.publish("x", {"text": "x" * 8192})
+            begun = trio.current_time()
+            await wait_until(lambda: session.ring.subscribers == 0, within=5)
+            assert trio.current_time() - begun < 4
+            await stuck.connection.wait_end(5)
+        assert "writer_idle_timeout" in (await served.get("/capabilities"))["features"]
+
+
 async def test_proxies_see_a_stream(served: Served) -> None:
     """C-031: headers at once, nothing compressed or sized; a comment within the interval; an event within 200 ms."""
     session_id = await served.create()

@@ -17,7 +17,7 @@ from server.routes.cursor import read_cursor
 from server.routes.rest.asking import client_header, session_of
 from server.routes.rest.errors import INVALID_MAX_QUEUED, Refused
 from server.routes.rest.frames import chunk, notice_frame, snapshot_frame
-from server.sse import event_stream, hurry_current
+from server.sse import bear_with_current, event_stream, hurry_current
 from server.telemetry import log
 from sessions import NoticeType, Session, Subscription
 from sessions.subscription import PROBATION, Item
@@ -42,6 +42,8 @@ def register(routes: Blueprint, ground: Ground) -> None:
         cursor, epoch = read_cursor(request.headers)
         subscription = session.subscribe(cursor, epoch=epoch, max_queued=max_queued)
         subscription.on_overdue = hurry_current(PROBATION)
+        if writer_idle is not None:
+            bear_with_current(writer_idle + PROBATION)
         snapshot = request.args.get("snapshot") == "1"
         reader = SessionReader(session, subscription, snapshot=snapshot and cursor is not None, writer_idle=writer_idle)
         opening = retry_frame(RETRY_MS)
