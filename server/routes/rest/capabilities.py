@@ -66,6 +66,7 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.get("/capabilities")
     async def served() -> Response:
+        """What this server does: features, limits, workspaces, transports (REST-011 to REST-015)."""
         client_header()
         return json_response(body)
 

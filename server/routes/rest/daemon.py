@@ -22,6 +22,7 @@ __all__ = ["register"]
 def register(routes: Blueprint, ground: Ground) -> None:
     @routes.get("/daemon/status")
     async def daemon_status() -> Response:
+        """Diagnostics of the process; ``?detail=full`` with a row per session."""
         client_header()
         full = request.args.get("detail") == "full"
         return json_response(_report(ground, full=full))

@@ -35,7 +35,10 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.get("/session/<session_id>/events")
     async def events(session_id: str) -> Response:
-        """REST-080 to REST-088. The subscription is made before anything is sent, so that a refusal is a plain status."""
+        """The session's events as a stream, from ``Last-Event-ID`` or live (REST-080 to REST-088).
+
+        The subscription is made before anything is sent, so that a refusal is a plain status.
+        """
         client_id = client_header()
         max_queued = _max_queued()
         session = session_of(ground, session_id, client_id)

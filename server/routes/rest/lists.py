@@ -46,7 +46,9 @@ class _Entry:
 def register(routes: Blueprint, ground: Ground) -> None:
     @routes.get("/workspace/<workspace:cwd>/sessions")
     async def sessions(cwd: str) -> Response:
-        """REST-040, REST-041. A page ends with a cursor made of its last entry's place, so that what changes in between
+        """Live, closed and stored sessions of a workspace, newest first, in pages (REST-040, REST-041).
+
+        A page ends with a cursor made of its last entry's place, so that what changes in between
         moves to the front and is seen there again, and nothing is passed over."""
         client_header()
         workspace: str = ground.engine.check_workspace(cwd)

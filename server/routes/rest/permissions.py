@@ -22,7 +22,10 @@ _SHAPE = '`outcome` must be `{ outcome: "cancelled" }` or `{ outcome: "selected"
 def register(routes: Blueprint, ground: Ground) -> None:
     @routes.post("/session/<session_id>/permission/<request_id>")
     async def vote_in_session(session_id: str, request_id: str) -> Response:
-        """REST-100 to REST-102. A request of another session is as unknown as one that never was (C-038)."""
+        """Vote on a permission request of this session (REST-100 to REST-102).
+
+        A request of another session is as unknown as one that never was (C-038).
+        """
         body = await read_json_object()
         client_id = client_header()
         outcome = parse_outcome(body)
@@ -39,7 +42,7 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.post("/permission/<request_id>")
     async def vote(request_id: str) -> Response:
-        """REST-103: the session is found by the request."""
+        """Vote on a permission request; its session is found by it (REST-103)."""
         body = await read_json_object()
         client_id = client_header()
         outcome = parse_outcome(body)

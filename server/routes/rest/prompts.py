@@ -38,8 +38,11 @@ _STATES: Final = {
 def register(routes: Blueprint, ground: Ground) -> None:
     @routes.post("/session/<session_id>/prompt")
     async def submit(session_id: str) -> Response:
-        """REST-060 to REST-066. The last await is the reading of the body: a caller that left before is never admitted,
-        one that leaves afterwards changes nothing (REST-064)."""
+        """Accept a prompt: 202 with its id, or 503 when the queue is full (REST-060 to REST-066).
+
+        The last await is the reading of the body: a caller that left before is never admitted, one that leaves afterwards
+        changes nothing (REST-064).
+        """
         body = await read_json_object()
         client_id = client_header()
         prompt = _prompt(body)
@@ -55,7 +58,7 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.post("/session/<session_id>/cancel")
     async def cancel(session_id: str) -> Response:
-        """REST-069. Ours: with ``promptId`` that prompt and no other is cancelled, waiting or running (C-057)."""
+        """Cancel the running prompt, or with ``promptId`` that prompt and no other (REST-069, C-057)."""
         body = await read_json_object()
         client_id = client_header()
         prompt_id = body.get("promptId")
@@ -74,12 +77,13 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.get("/session/<session_id>/pending-prompts")
     async def pending(session_id: str) -> Response:
+        """Accepted, unsettled prompts in order (REST-068)."""
         session = session_of(ground, session_id, client_header())
         return json_response({"pendingPrompts": [_pending(each) for each in session.prompts.pending]})
 
     @routes.delete("/session/<session_id>/pending-prompts/<prompt_id>")
     async def remove(session_id: str, prompt_id: str) -> Response:
-        """REST-068: true for a prompt that waited; false for one that runs, is over, or never was."""
+        """Take a waiting prompt out of the queue; false for one that runs, is over, or never was (REST-068)."""
         session = session_of(ground, session_id, client_header())
         try:
             removed = session.remove_prompt(prompt_id)

@@ -39,7 +39,7 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.post("/session/<session_id>/heartbeat")
     async def heartbeat(session_id: str) -> Response:
-        """REST-053."""
+        """Say that the caller is still there (REST-053)."""
         await read_json_object()
         client_id = client_header()
         session = session_of(ground, session_id, client_id)
@@ -53,7 +53,7 @@ def register(routes: Blueprint, ground: Ground) -> None:
 def _register_openers(routes: Blueprint, ground: Ground) -> None:
     @routes.post("/session")
     async def create() -> Response:
-        """REST-020 to REST-026."""
+        """A new session, or the workspace's shared one (REST-020 to REST-026)."""
         body = await read_json_object()
         client_id = client_header()
         session_id = _caller_id(body)
@@ -72,15 +72,17 @@ def _register_openers(routes: Blueprint, ground: Ground) -> None:
 
     @routes.post("/session/<session_id>/load")
     async def load(session_id: str) -> Response:
+        """Attach to a session, or bring it back, with its history (REST-030 to REST-033)."""
         return await _restore(ground, session_id, "load")
 
     @routes.post("/session/<session_id>/resume")
     async def resume(session_id: str) -> Response:
+        """The same without history (REST-030 to REST-033)."""
         return await _restore(ground, session_id, "resume")
 
     @routes.post("/session/<session_id>/branch")
     async def branch(session_id: str) -> Response:
-        """REST-123: waits for its turn behind the prompts and takes no slot."""
+        """A new session that goes on from this one; waits its turn and takes no slot (REST-123)."""
         body = await read_json_object()
         client_id = client_header()
         name = optional_text(body, "name")
@@ -95,7 +97,7 @@ def _register_openers(routes: Blueprint, ground: Ground) -> None:
 def _register_endings(routes: Blueprint, ground: Ground) -> None:
     @routes.delete("/session/<session_id>")
     async def close(session_id: str) -> Response:
-        """REST-050."""
+        """Close the session for everybody (REST-050)."""
         client_id = client_header()
         session = session_of(ground, session_id, client_id)
         await session.close(EndReason.CLIENT_CLOSE, client_id)
@@ -103,7 +105,7 @@ def _register_endings(routes: Blueprint, ground: Ground) -> None:
 
     @routes.post("/session/<session_id>/detach")
     async def detach(session_id: str) -> Response:
-        """REST-051."""
+        """Forget the caller's client id (REST-051)."""
         await read_json_object()
         client_id = client_header()
         session_of(ground, session_id, client_id).drop_client(client_id)
@@ -111,7 +113,10 @@ def _register_endings(routes: Blueprint, ground: Ground) -> None:
 
     @routes.post("/sessions/delete")
     async def delete() -> Response:
-        """REST-052: live ones are closed first. What only the agent has stored is not ours to delete."""
+        """Close sessions and forget what is kept of them (REST-052).
+
+        What only the agent has stored is not ours to delete.
+        """
         body = await read_json_object()
         client_header()
         ids = body.get("sessionIds")

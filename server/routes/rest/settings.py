@@ -22,7 +22,7 @@ _MODES: Final = ("plan", "default", "auto-edit", "auto", "yolo")
 def register(routes: Blueprint, ground: Ground) -> None:
     @routes.post("/session/<session_id>/model")
     async def model(session_id: str) -> Response:
-        """REST-120."""
+        """Switch the model (REST-120)."""
         body = await read_json_object()
         client_id = client_header()
         model_id = body.get("modelId")
@@ -34,7 +34,7 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.post("/session/<session_id>/approval-mode")
     async def approval_mode(session_id: str) -> Response:
-        """REST-121."""
+        """Switch the approval mode (REST-121)."""
         body = await read_json_object()
         client_id = client_header()
         session = session_of(ground, session_id, client_id)
@@ -46,7 +46,7 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.patch("/session/<session_id>/metadata")
     async def metadata(session_id: str) -> Response:
-        """REST-122."""
+        """Name the session (REST-122)."""
         body = await read_json_object()
         client_id = client_header()
         name = _display_name(body)

@@ -29,8 +29,10 @@ def register(routes: Blueprint, ground: Ground) -> None:
 
     @routes.get("/session/<session_id>/transcript")
     async def transcript(session_id: str) -> Response:
-        """The retained history in pages, text merged as for load; also of a closed session. ``cursor`` is an event id:
-        pages go on after it, with ``direction=backward`` before it."""
+        """The retained history in pages, text merged as for load; also of a closed session.
+
+        ``cursor`` is an event id: pages go on after it, with ``direction=backward`` before it.
+        """
         session = known_session(ground, session_id, client_header())
         limit = whole_argument("limit", DEFAULT_PAGE, 1, LARGEST_PAGE)
         cursor = _page_cursor()
@@ -50,10 +52,12 @@ def register(routes: Blueprint, ground: Ground) -> None:
 def _register_session_views(routes: Blueprint, ground: Ground) -> None:
     @routes.get("/session/<session_id>/status")
     async def status(session_id: str) -> Response:
+        """The session's summary (REST-041)."""
         return json_response(summary(session_of(ground, session_id, client_header())))
 
     @routes.get("/session/<session_id>/context")
     async def context(session_id: str) -> Response:
+        """Models, modes and options as the agent has them."""
         session = session_of(ground, session_id, client_header())
         return json_response(
             {**_head(session), "recovery": {"kind": "clean", "canContinue": False}, "state": session.state()}
@@ -61,6 +65,7 @@ def _register_session_views(routes: Blueprint, ground: Ground) -> None:
 
     @routes.get("/session/<session_id>/supported-commands")
     async def commands(session_id: str) -> Response:
+        """The commands the agent announced last."""
         session = session_of(ground, session_id, client_header())
         return json_response(
             {**_head(session), "availableCommands": session.available_commands or [], "availableSkills": []}
@@ -68,11 +73,13 @@ def _register_session_views(routes: Blueprint, ground: Ground) -> None:
 
     @routes.get("/session/<session_id>/context-usage")
     async def usage(session_id: str) -> Response:
+        """Context window and tokens as the agent reported them last."""
         session = session_of(ground, session_id, client_header())
         return json_response({**_head(session), **context_usage(session)})
 
     @routes.get("/session/<session_id>/stats")
     async def stats(session_id: str) -> Response:
+        """Counts of prompts and tool calls."""
         session = session_of(ground, session_id, client_header())
         return json_response({**_head(session), **session_stats(session)})
 

@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 import trio
 
+from server.routes.rest.shapes import SHAPES
 from sessions import Harbour, Session
 from tests.support.asgi import Driver, Stream
 from tests.support.http import Reply
 
-__all__ = ["Api", "Frame", "Frames", "block", "parse_frame"]
+__all__ = ["Api", "Frame", "Frames", "block", "check_shape"]
 
 
 def block(text: str) -> dict[str, Any]:
@@ -64,7 +65,13 @@ class Frame:
         return None if text is None else int(text)
 
 
-parse_frame = Frame
+def check_shape(frame: Frame) -> None:
+    """Whether an event is what the documentation says of its type (rest.md 6.1)."""
+    shape = SHAPES.get(frame.type)
+    if shape is None:
+        return
+    fields = set(frame.data)
+    assert set(shape.required) <= fields <= {*shape.required, *shape.optional}, (frame.type, fields)
 
 
 class Frames:
@@ -84,6 +91,7 @@ class Frames:
             if frame.is_comment or frame.names == ["retry"]:
                 self.others.append(frame)
                 continue
+            check_shape(frame)
             self.seen.append(frame)
             return frame
         raise EOFError

@@ -11,8 +11,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from server.routes.rest import events as events_module
-from server.routes.rest.frames import envelope, frame
-from sessions import Limits
+from server.routes.rest.frames import HIDDEN, envelope, frame
+from server.routes.rest.shapes import SHAPES
+from sessions import EventType, Limits, NoticeType
 from sessions.ring import Ring
 from tests.server.rest.api import Api, Frame
 from tests.server.rest.conftest import StartApi
@@ -219,6 +220,11 @@ async def test_events_of_other_wires_are_not_shown(api: Api, session_id: str) ->
     assert [each.id for each in frames] == [2, 3, 4, None]
     loaded = (await api.post(f"/session/{session_id}/load")).json()
     assert [each["id"] for each in loaded["compactedReplay"]] == [2, 3, 4]
+
+
+def test_every_type_has_a_shape() -> None:
+    """rest.md 6.1: every stream of these tests is held against them (`tests.server.rest.api.check_shape`)."""
+    assert set(SHAPES) == {*EventType, *NoticeType} - HIDDEN
 
 
 # Cursors
