@@ -134,7 +134,9 @@ class AcpClient:
 
     @classmethod
     async def connect(cls, driver: Driver, **params: Any) -> AcpClient:
+        """``protocolVersion=None`` leaves the version out, as the shipped SDK does; that client gets a lead (`Lead`)."""
         client = cls(driver)
+        params = {name: value for name, value in {"protocolVersion": 1, **params}.items() if value is not None}
         reply = await client.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params})
         assert reply.status == 200, reply
         client.connection_id = reply.headers["acp-connection-id"]

@@ -21,6 +21,7 @@ from server.telemetry import log
 from sessions import Attachment, Session
 
 if TYPE_CHECKING:
+    from server.routes.acp.lead import Lead
     from server.routes.acp.registry import Registry
 
 __all__ = ["AcpConnection", "ConnectionEnd"]
@@ -79,6 +80,8 @@ class AcpConnection:
         self._meter = Meter(bounds.connection_frames, bounds.connection_bytes, meter)
         self._process_meter = meter
         self.replies = Replies(self._meter)
+        self.lead: Lead | None = None
+        """Over HTTP, for a client that must have read a 202 before its message's reply comes."""
         self.stream: ConnectionStream | None = None
         self._life = Attachment(connection_grace, self._on_life_over)
         self._timing: Attachment | None = None

@@ -23,6 +23,7 @@ from server.connection import connection_of, on_request_end
 from server.ground import Ground
 from server.routes.acp.connection import AcpConnection, ConnectionEnd
 from server.routes.acp.dispatch import Dispatcher
+from server.routes.acp.lead import Lead
 from server.routes.acp.offer import initialize_result
 from server.routes.acp.registry import Registry, TooManyConnections
 from server.routes.acp.streams import Carrier, OutStream
@@ -155,9 +156,16 @@ class _Post:
         def dispatch() -> None:
             nonlocal done
             # A client that has gone before its 202 does not know whether it was heard: then it was not.
-            if not done and sends.answered:
-                done = True
-                self._dispatcher.dispatch(connection, message, header_session)
+            if done or not sends.answered:
+                return
+            done = True
+            if connection.lead is None:
+                carry_out()
+            else:
+                connection.lead.add(carry_out)
+
+        def carry_out() -> None:
+            self._dispatcher.dispatch(connection, message, header_session)
 
         scope: Any = request.scope
         on_request_end(scope, dispatch)
@@ -178,6 +186,8 @@ class _Post:
             response = _rpc_error(503, message.id, RpcCode.INTERNAL_ERROR, text)
             response.headers["Retry-After"] = "5"
             return response
+        if Lead.is_needed(params):
+            connection.lead = Lead(connection)
         result = initialize_result(
             connection,
             params,
