@@ -16,7 +16,7 @@ from quart import Response
 from quart.utils import encode_headers
 from quart_trio.asgi import TrioASGIHTTPConnection
 
-from server.connection import connection_of
+from server.connection import RequestSends, connection_of
 from server.sse import SseBody
 
 __all__ = ["HttpConnection"]
@@ -33,11 +33,11 @@ class HttpConnection(TrioASGIHTTPConnection):
                 await super().__call__(receive, send)
                 return
             try:
-                await self._answer(send)
+                await self._answer(send, connection)
             finally:
                 connection.on_gone(None)
 
-    async def _answer(self, send: ASGISendCallable) -> None:
+    async def _answer(self, send: ASGISendCallable, connection: RequestSends) -> None:
         response = await self._dispatch(send)
         if isinstance(response, Response) and isinstance(response.response, SseBody):
             stream = response.response
@@ -49,7 +49,7 @@ class HttpConnection(TrioASGIHTTPConnection):
                 }
             )
             del response
-            await _stream(stream, send)
+            await _stream(stream, send, connection)
         else:
             await self._send_response(send, response)
 
@@ -59,10 +59,16 @@ class HttpConnection(TrioASGIHTTPConnection):
         return await self.app.handle_request(request)
 
 
-async def _stream(body: SseBody, send: ASGISendCallable) -> None:
+async def _stream(body: SseBody, send: ASGISendCallable, connection: RequestSends) -> None:
+    async def send_chunk(chunk: bytes) -> None:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
     async with body:
-        async for chunk in body:
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        if connection.timed_here:
+            async for chunk in body:
+                await send_chunk(chunk)
+        else:
+            await body.pump(send_chunk)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -270,6 +270,36 @@ async def test_http2_peer_with_a_closed_window_is_dropped_from_its_stream() -> N
         await served.ended.wait()
 
 
+async def test_http2_heartbeats_do_not_keep_a_closed_window_alive() -> None:
+    """The deadline of a send counts from its beginning, however often the heart beats meanwhile."""
+    config = Config(port=0, send_timeout_ms=500, heartbeat_ms=100)
+    async with serving(config) as served, open_raw(served.port) as raw:
+        client = Http2(raw, acknowledge=False)
+        await client.start()
+        stream = client.open_stream("GET", "/try/flood")
+        await client.flush()
+        with trio.fail_after(5):
+            assert await client.end_of(stream) == "reset"
+
+
+async def test_heartbeats_on_a_real_socket() -> None:
+    """ACP-092: on an idle stream and on a busy one."""
+    async with serving(Config(port=0, heartbeat_ms=100)) as served:
+        async with open_raw(served.port) as raw:
+            await raw.request("GET", "/try/quiet")
+            await raw.read_head()
+            frames = raw.frames()
+            assert [await anext(frames) for _ in range(4)] == [b"retry: 3000", b": hb", b": hb", b": hb"]
+            await frames.aclose()
+        async with open_raw(served.port) as raw:
+            await raw.request("GET", "/try/ticks?n=500")
+            await raw.read_head()
+            found = [frame async for frame in raw.frames()]
+            ticks = [frame for frame in found if frame != b": hb"]
+            assert ticks[1:] == [b"id: %d\ndata: %d" % (number, number) for number in range(1, 501)]
+            assert len(found) - len(ticks) >= 3
+
+
 async def test_connections_over_the_cap_are_told_and_closed() -> None:
     async with serving(Config(port=0, max_connections=2)) as served:
         async with open_raw(served.port) as one, open_raw(served.port) as two:

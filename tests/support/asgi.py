@@ -10,6 +10,7 @@ async with drive(application) as driver:
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -148,7 +149,9 @@ def _unquote(path: str) -> str:
 class _Exchange:
     def __init__(self, window: int) -> None:
         self._in_send, self._in_receive = trio.open_memory_channel[Message](math.inf)
-        self._out_send, self._out_receive = trio.open_memory_channel[Message](window)
+        self._window = window
+        self._out: deque[Message] = deque()
+        self._changed = trio.Event()
         self.over = trio.Event()
         """Set when the application has returned."""
         self._disconnected = False
@@ -167,7 +170,7 @@ class _Exchange:
         """The peer is gone: the application is told, and what it sends goes nowhere."""
         if not self._disconnected and not self.over.is_set():
             self._disconnected = True
-            self._out_receive.close()
+            self._change()
             self.push(self._goodbye())
             if self._on_gone is not None:
                 self._on_gone()
@@ -179,23 +182,36 @@ class _Exchange:
         return await self._in_receive.receive()
 
     async def send(self, message: Message) -> None:
-        try:
-            await self._out_send.send(message)
-        except trio.BrokenResourceError:
+        """Like the server's: the message is taken first; then the sender waits while the peer is too far behind."""
+        if self._disconnected:
             # Sending to a peer that has gone is not an error for the application: servers drop it silently.
             await trio.lowlevel.checkpoint()
+            return
+        self._out.append(message)
+        self._change()
+        await trio.lowlevel.checkpoint()
+        while len(self._out) > self._window and not self._disconnected:
+            await self._changed.wait()
 
     def finish(self) -> None:
-        self._out_send.close()
+        self.over.set()
+        self._change()
         self._in_send.close()
         self._in_receive.close()
-        self.over.set()
 
     async def next_message(self) -> Message:
-        try:
-            return await self._out_receive.receive()
-        except trio.EndOfChannel:
-            raise EOFError from None
+        await trio.lowlevel.checkpoint()
+        while not self._out:
+            if self.over.is_set() or self._disconnected:
+                raise EOFError
+            await self._changed.wait()
+        message = self._out.popleft()
+        self._change()
+        return message
+
+    def _change(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
 
 
 class Stream(_Exchange):

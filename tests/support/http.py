@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -133,15 +133,16 @@ class RawConnection:
             body = await self.exactly(int(head.headers.get("content-length", 0)))
         return Reply(head.status, head.headers, body)
 
+    async def chunk(self) -> bytes:
+        """The next chunk of a chunked body; empty for the last. Raises ``EOFError`` when the end is missing."""
+        size = int((await self.line()).split(b";")[0], 16)
+        data = await self.exactly(size)
+        await self.line()
+        return data
+
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The chunks of a chunked body up to and without the last. Raises ``EOFError`` when the end is missing."""
-        while True:
-            size = int((await self.line()).split(b";")[0], 16)
-            chunk = await self.exactly(size)
-            await self.line()
-            if not size:
-                return
-            yield chunk
+        while data := await self.chunk():
+            yield data
 
     async def line(self) -> bytes:
         while b"\r\n" not in self.buffer:
@@ -169,11 +170,11 @@ class RawConnection:
         del self.buffer[:end]
         return raw
 
-    async def frames(self) -> AsyncIterator[bytes]:
+    async def frames(self) -> AsyncGenerator[bytes, None]:
         """The blocks of a chunked event stream, comments included, without their blank line; ends with the stream."""
         pending = b""
-        async for chunk in self.chunks():
-            *blocks, pending = (pending + chunk).split(b"\n\n")
+        while data := await self.chunk():
+            *blocks, pending = (pending + data).split(b"\n\n")
             for block in blocks:
                 yield block
 
