@@ -24,13 +24,13 @@ def test_acp_http_transport(run_node: NodeRunner, moorline_server: Moorline) -> 
     client-sdk 4 and 4.1 (K1, K2, K5, K6); ACP-030, 054, 061, 100, 137, 146, 173, 175, 180, 216, 217.
     """
     checks = run_node("sdk_acp.mjs", moorline_server, TRANSPORT="http")
-    assert len(checks) == 13
+    assert len(checks) == 14
 
 
 def test_acp_ws_transport(run_node: NodeRunner, moorline_server: Moorline) -> None:
     """The same over one WebSocket, without resume: ACP-172, 231, 234, 235; client-sdk 4.2."""
     checks = run_node("sdk_acp.mjs", moorline_server, TRANSPORT="ws")
-    assert len(checks) == 11
+    assert len(checks) == 12
 
 
 def test_sdk_with_a_token(run_node: NodeRunner, start_moorline: StartMoorline) -> None:
