@@ -91,9 +91,8 @@ class SessionReader:
         """Everything pending; None at the end. Cancelling it loses nothing."""
         if self._failed:
             return None
-        stuck = self._writer_was_stuck()
-        if stuck is not None:
-            return stuck
+        if self._writer_idle is not None and (late := self._accepted_late(self._writer_idle)) is not None:
+            return late
         try:
             items = await self._subscription.take()
             if not items:
@@ -101,7 +100,8 @@ class SessionReader:
             made = self._chunk(items)
         except Exception as problem:
             return self._fail(problem)
-        self._given_at = trio.current_time()
+        if self._writer_idle is not None:
+            self._given_at = trio.current_time()
         return made
 
     def last(self) -> bytes:
@@ -116,19 +116,17 @@ class SessionReader:
     def _chunk(self, items: Sequence[Item]) -> bytes:
         session = self._session
         after_replay = self._snapshot_once if self._snapshot else None
-        return chunk(session.ring, items, session.now_ms(), after_replay)
+        return chunk(session.ring, items, session.now_ms, after_replay)
 
     def _snapshot_once(self) -> bytes:
         self._snapshot = False
         return snapshot_frame(self._session)
 
-    def _writer_was_stuck(self) -> bytes | None:
+    def _accepted_late(self, limit: float) -> bytes | None:
         """REST-087: the last chunk was accepted, but too late. A peer that never accepts it is cut off by the connection."""
         given_at, self._given_at = self._given_at, None
-        if given_at is None or self._writer_idle is None:
-            return None
-        idle = trio.current_time() - given_at
-        if idle <= self._writer_idle:
+        idle = 0.0 if given_at is None else trio.current_time() - given_at
+        if idle <= limit:
             return None
         self._failed = True
         self._subscription.close()
@@ -138,7 +136,7 @@ class SessionReader:
                 "reason": "writer_idle_timeout",
                 "errorKind": "writer_idle_timeout",
                 "idleForMs": round(idle * 1000),
-                "timeoutMs": round(self._writer_idle * 1000),
+                "timeoutMs": round(limit * 1000),
             },
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from protocol.sse import rest_frame
@@ -24,25 +25,42 @@ def envelope(event: Event) -> bytes:
     if b"\n" in data or b"\r" in data:
         # Only white space between tokens can be a line end in valid JSON.
         data = data.replace(b"\r", b" ").replace(b"\n", b" ")
-    more = b""
-    if event.prompt_id is not None:
-        more = b',"promptId":' + encode(event.prompt_id)
-    if event.originator is not None:
-        more += b',"originatorClientId":' + encode(event.originator)
     return b'{"id":%d,"v":1,"type":%b,"data":%b%b,"_meta":{"serverTimestamp":%d}}' % (
         event.id,
-        encode(event.type),
+        _names_of(event.type)[1],
         data,
-        more,
+        _who(event.prompt_id, event.originator),
         event.timestamp,
     )
 
 
 def frame(event: Event) -> bytes:
-    """The frame of a published event; empty for one that REST does not show."""
+    """The frame of a published event; empty for one that REST does not show.
+
+    What `protocol.sse.rest_frame` makes, without its looking for line ends in what has none.
+    """
     if event.type in HIDDEN:
         return b""
-    return rest_frame(envelope(event), _name(event.type), event.id)
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.id, _names_of(event.type)[0], envelope(event))
+
+
+@lru_cache(maxsize=128)
+def _names_of(type: str) -> tuple[bytes, bytes]:
+    """A type for its line, and as JSON."""
+    text = type.encode("utf-8", "replace").decode()
+    # One made up by a runner must not be able to break out of its line.
+    return (text if text.isprintable() else "event").encode(), encode(text)
+
+
+@lru_cache(maxsize=1024)
+def _who(prompt_id: str | None, originator: str | None) -> bytes:
+    """The same for every event of a turn."""
+    more = b""
+    if prompt_id is not None:
+        more = b',"promptId":' + encode(prompt_id)
+    if originator is not None:
+        more += b',"originatorClientId":' + encode(originator)
+    return more
 
 
 def notice_frame(type: str, data: Mapping[str, Any], now_ms: int) -> bytes:
@@ -63,13 +81,15 @@ def snapshot_frame(session: Session) -> bytes:
     return notice_frame("session_snapshot", data, session.now_ms())
 
 
-def chunk(ring: Ring, items: Sequence[Item], now_ms: int, after_replay: Callable[[], bytes] | None = None) -> bytes:
+def chunk(
+    ring: Ring, items: Sequence[Item], now_ms: Callable[[], int], after_replay: Callable[[], bytes] | None = None
+) -> bytes:
     """Everything a reader is to get now, as one piece of bytes. ``after_replay`` makes what follows ``replay_complete``."""
     form = ring.form
     parts = []
     for item in items:
         if isinstance(item, Notice):
-            parts.append(notice_frame(item.type, item.data, now_ms))
+            parts.append(notice_frame(item.type, item.data, now_ms()))
             if after_replay is not None and item.type is NoticeType.REPLAY_COMPLETE:
                 parts.append(after_replay())
         else:
@@ -77,8 +97,3 @@ def chunk(ring: Ring, items: Sequence[Item], now_ms: int, after_replay: Callable
             made = None if forms is None else forms.get(_FORM)
             parts.append(form(item, _FORM, frame) if made is None else made)
     return b"".join(parts)
-
-
-def _name(type: str) -> str:
-    # A type made up by a runner must not be able to break out of its line.
-    return type if type.isprintable() else "event"

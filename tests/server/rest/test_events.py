@@ -17,7 +17,6 @@ from sessions import EventType, Limits, NoticeType
 from sessions.ring import Ring
 from tests.server.rest.api import Api, Frame
 from tests.server.rest.conftest import StartApi
-from tests.server.rest.runner import RestRunner
 
 UNKNOWN = "00000000-0000-4000-8000-00000000dead"
 
@@ -561,13 +560,19 @@ async def test_drain_ends_streams_with_session_closed(api: Api, session_id: str)
 
 
 async def test_a_stream_that_is_cut_gets_a_last_frame(
-    api: Api, session_id: str, runner: RestRunner, autojump_clock: MockClock
+    api: Api, session_id: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    """Issue: streams get a last frame, with what was pending before it."""
+    """Issue: streams get a last frame, with what was pending before it, also when their session does not close in time."""
+
+    async def slow(grace: float) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(api.harbour, "drain", slow)
     async with api.events(session_id) as stream:
         api.session(session_id).publish("x", {})
         api.driver.ground.drain.cut()
         frames = await stream.rest()
+        monkeypatch.undo()
     assert [each.type for each in frames] == ["x", "stream_error"]
     assert frames[-1].data["errorKind"] == "daemon_draining"
 
