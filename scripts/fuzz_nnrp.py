@@ -5,7 +5,7 @@ packet of the vectors or captures, or several, with bytes flipped, numbers repla
 it goes through `decode_packet` in both modes and, in random pieces, through a `Splitter`. What a strict receiver
 accepts must pack to the same bytes and be accepted by a tolerant one.
 
-Runs add up: each appends one line to scripts/fuzz_nnrp.log (date, seed, inputs, accepted, failures). An input that
+Runs add up: each appends one line to scripts/fuzz_nnrp_runs.txt (date, seed, inputs, accepted, failures). An input that
 breaks the promise is printed with its seed and number, and the exit code is 1.
 """
 
@@ -27,7 +27,7 @@ from protocol.nnrp.splitter import Splitter
 
 ROOT = Path(__file__).resolve().parent.parent
 VECTORS = ROOT / "tests" / "vectors" / "nnrp"
-LOG = Path(__file__).with_suffix(".log")
+LOG = Path(__file__).with_name("fuzz_nnrp_runs.txt")
 NUMBERS = (0, 1, 2, 7, 8, 15, 16, 24, 31, 32, 40, 63, 64, 127, 128, 255, 256, 4095, 4096, 65535, 2**31, 2**32 - 1)
 
 
