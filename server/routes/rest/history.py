@@ -9,7 +9,7 @@ import msgspec
 import trio
 
 from server.routes.rest.frames import HIDDEN, envelope
-from sessions import Event, EventType, Session
+from sessions import Event, EventType, NoticeType, Session
 from sessions.transcript import compact, split_live
 
 __all__ = ["Replay", "compacted", "held_events", "raw", "replay_of"]
@@ -107,7 +107,7 @@ def raw(event: Event) -> msgspec.Raw:
 def _truncated(missing: int, retained: int, max_bytes: int, session: Session, *, complete: bool) -> dict[str, Any]:
     return {
         "v": 1,
-        "type": "history_truncated",
+        "type": NoticeType.HISTORY_TRUNCATED,
         "data": {
             "reason": "replay_window_exceeded",
             "truncatedEvents": missing,

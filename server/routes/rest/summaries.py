@@ -10,7 +10,7 @@ from sessions import Session, StoredSession
 from sessions.events import decode
 from sessions.permissions import PendingPermission
 
-__all__ = ["opened_body", "stored_summary", "summary", "updated_ms"]
+__all__ = ["entry_summary", "opened_body", "summary", "updated_ms"]
 
 
 def opened_body(session: Session, *, attached: bool, client_id: str) -> dict[str, Any]:
@@ -51,7 +51,12 @@ def summary(session: Session) -> dict[str, Any]:
     return body
 
 
-def stored_summary(stored: StoredSession) -> dict[str, Any]:
+def entry_summary(entry: Session | StoredSession) -> dict[str, Any]:
+    """One entry of a list, whoever has it."""
+    return summary(entry) if isinstance(entry, Session) else _stored_summary(entry)
+
+
+def _stored_summary(stored: StoredSession) -> dict[str, Any]:
     """A session only the agent has."""
     body: dict[str, Any] = {
         "sessionId": stored.agent_session_id,
