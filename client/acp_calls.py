@@ -25,9 +25,6 @@ __all__ = ["Call", "PlainCall", "PromptCall", "error_from"]
 class Call(abc.ABC):
     """Something that waits for the response to one request."""
 
-    survives_connection: bool
-    """Whether the answer may still come on another connection."""
-
     @abc.abstractmethod
     def answer(self, response: Response) -> None:
         """Synchronous, so that what the next message means can depend on it."""
@@ -36,11 +33,13 @@ class Call(abc.ABC):
     def fail(self, error: Exception) -> None:
         """No answer will come."""
 
+    @abc.abstractmethod
+    def connection_lost(self, error: Exception) -> bool:
+        """The connection the request went out on is gone. True if an answer may still come, on another."""
+
 
 class PlainCall(Call):
     """A caller waits for the result. ``on_result`` runs before any later message is looked at."""
-
-    survives_connection = False
 
     def __init__(self, on_result: Callable[[Any], None] | None = None) -> None:
         self._done = trio.Event()
@@ -67,6 +66,10 @@ class PlainCall(Call):
             self._error = error
             self._done.set()
 
+    def connection_lost(self, error: Exception) -> bool:
+        self.fail(error)
+        return False
+
     async def wait(self) -> Any:
         """The result. Raises what the call failed with."""
         await self._done.wait()
@@ -77,8 +80,6 @@ class PlainCall(Call):
 
 class PromptCall(Call):
     """A prompt's answer is its outcome, and it is not lost with the connection (CLI-027)."""
-
-    survives_connection = True
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
@@ -93,6 +94,10 @@ class PromptCall(Call):
 
     def fail(self, error: Exception) -> None:
         self._ticket.fail(error)
+
+    def connection_lost(self, error: Exception) -> bool:
+        self._ticket.mark_lost()
+        return not self._ticket.settled
 
 
 def error_from(error: object) -> DaemonHttpError:

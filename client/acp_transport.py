@@ -295,15 +295,12 @@ class AcpTransport(Transport):
             await self._transmit(payload)
 
     def _connection_lost(self, reason: str) -> None:
-        """Answers that could only have come on that connection will not come."""
+        """Tell every call whose request went out on the connection."""
+        error = DaemonConnectionError(reason, maybe_sent=True)
         for id in self._calls:
             call = self._calls.settle(id)
-            if call is None:
-                continue
-            if call.survives_connection:
+            if call is not None and call.connection_lost(error):
                 self._calls.restore(id, call)
-            else:
-                call.fail(DaemonConnectionError(reason, maybe_sent=True))
 
     def _fail_everything(self) -> None:
         for call in self._calls.drain():

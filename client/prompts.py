@@ -62,6 +62,12 @@ class Ticket:
             self._error = error
             self._close()
 
+    def mark_lost(self) -> None:
+        """Its answer may be lost. If its turn has been seen to end, that is the outcome."""
+        self.lost = True
+        if self.ended_by is not None:
+            self.finish(self.ended_by)
+
     def finish(self, event: Event) -> None:
         """Settle from a terminal event."""
         data = event.data if isinstance(event.data, dict) else {}
@@ -165,9 +171,7 @@ class PromptLedger:
     def mark_lost(self) -> None:
         """The stream the open prompts' answers were to come on is gone, and maybe an answer with it."""
         for ticket in self:
-            ticket.lost = True
-            if ticket.ended_by is not None:
-                ticket.finish(ticket.ended_by)
+            ticket.mark_lost()
 
     @property
     def lost(self) -> list[Ticket]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 import trio.testing
@@ -171,11 +173,8 @@ async def test_no_handshake_no_socket(silent: bool, autojump_clock: Clock) -> No
         options = SocketOptions("http://daemon/acp", {}, network.connect, open_timeout=7)
         begun = trio.current_time()
 
-        async def run(task_status: trio.TaskStatus[object]) -> None:
-            await run_socket(options, ignore, task_status=task_status)
-
         with pytest.raises(DaemonConnectionError):
-            await nursery.start(run)
+            await nursery.start(partial(run_socket, options, ignore))
         assert trio.current_time() - begun == (7 if silent else 0)
         assert network.open == []
 
@@ -233,10 +232,8 @@ async def test_a_stream_broken_before_the_handshake(autojump_clock: Clock) -> No
         await far.aclose()
         return near
 
-    async def run(task_status: trio.TaskStatus[object]) -> None:
-        await run_socket(SocketOptions("http://daemon/acp", {}, connect), ignore, task_status=task_status)
-
+    options = SocketOptions("http://daemon/acp", {}, connect)
     async with trio.open_nursery() as nursery:
         with pytest.raises(DaemonConnectionError):
-            await nursery.start(run)
+            await nursery.start(partial(run_socket, options, ignore))
     assert trio.current_time() == 0
