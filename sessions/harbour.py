@@ -359,14 +359,21 @@ class Harbour:
             self._archive.remove(session_id)
         try:
             await self._start(session, SessionSpec(session.cwd, start, agent_id, mode=mode), keep_id=True)
-        except BaseException as problem:
-            if session.ring.head:
-                self._archive.add(session)
-            elif type(problem) is RunnerError and problem.code in _NO_SUCH_SESSION:
+        except RunnerError as problem:
+            if not self._keep_archived(session) and type(problem) is RunnerError and problem.code in _NO_SUCH_SESSION:
                 # The agent was asked for a session nobody here has ever seen.
                 raise SessionNotFound(session_id) from problem
             raise
+        except BaseException:
+            self._keep_archived(session)
+            raise
         return session
+
+    def _keep_archived(self, session: Session) -> bool:
+        """A session that could not be brought back keeps its history, if it has one."""
+        if session.ring.head:
+            self._archive.add(session)
+        return bool(session.ring.head)
 
     async def _reap(self) -> None:
         while True:
