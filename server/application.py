@@ -19,6 +19,7 @@ from server.middleware.asgi import App, Receive, Scope, Send, respond
 from server.middleware.body_limit import BodyLimit
 from server.middleware.exchange import Exchange
 from server.middleware.proxy import TrustedProxies
+from server.nnrp.serving import NnrpServing, serving_nnrp
 from server.security import Policy, Security
 from server.shutdown import Drain
 from server.telemetry import log, set_up_logging
@@ -80,6 +81,8 @@ class Application:
         self._handler: App | None = None
         self.failure: str | None = None
         """Why it did not start, or why the engine ended, in words for the operator."""
+        self.nnrp: NnrpServing | None = None
+        """NNRP while it runs; None where it is not served."""
         self.drain = Drain()
         self.guard_policy = GuardPolicy(self.drain)
         """Looked up by `server.guard.GuardedTCPServer`."""
@@ -114,7 +117,11 @@ class Application:
         metrics = Metrics()
         async with self._open_engine(config, metrics) as engine:
             ground = Ground(config=config, engine=engine, drain=self.drain, guard=self.guard_policy, metrics=metrics)
-            async with create_web(ground, self._packages, self._routes) as web, trio.open_nursery() as nursery:
+            async with (
+                serving_nnrp(config, engine, self.drain) as self.nnrp,
+                create_web(ground, self._packages, self._routes) as web,
+                trio.open_nursery() as nursery,
+            ):
                 nursery.start_soon(self._drain_engine, engine, min(_ENGINE_DRAIN, config.drain_ms / 2000))
                 self._handler = self._wrap(web, config)
                 try:

@@ -422,10 +422,17 @@ class Config:
         "info", "Least level that is logged.", section=Section.LOGS, choices=("debug", "info", "warning", "error")
     )
 
-    # NNRP: declared by name and default, offered when it is served
-    nnrp_host: str = setting("127.0.0.1", "Address of the NNRP listeners.", section=Section.NNRP, served=False)
-    nnrp_port: int = setting(
-        4171, "TCP port of NNRP.", section=Section.NNRP, minimum=0, maximum=65535, zero="any free port", served=False
+    # NNRP
+    nnrp_host: str = setting("127.0.0.1", "Address of the NNRP listeners.", section=Section.NNRP)
+    nnrp_port: int | None = setting(
+        None,
+        "TCP port of NNRP; 4171 by convention. NNRP over TCP is served where this is given.",
+        section=Section.NNRP,
+        kind=Kind.WHOLE,
+        minimum=0,
+        maximum=65535,
+        zero="any free port",
+        rule="nnrp-wire 2.2",
     )
     nnrp_tls_port: int | None = setting(
         None, "Port of NNRP over TLS.", section=Section.NNRP, kind=Kind.WHOLE, minimum=0, maximum=65535, served=False
@@ -439,39 +446,74 @@ class Config:
         maximum=65535,
         served=False,
     )
+    nnrp_runner: str = setting(
+        "agent",
+        "What carries out NNRP operations: `agent`, the one behind every session, or `echo`, which returns each payload.",
+        section=Section.NNRP,
+        choices=("agent", "echo"),
+    )
     nnrp_strict: bool = setting(
-        False, "Refuse what only the tolerant dialects allow.", section=Section.NNRP, served=False
+        False, "Refuse what only the tolerant dialects allow.", section=Section.NNRP, rule="nnrp-wire 2.6, 4"
     )
     nnrp_max_in_flight: int = setting(
-        32, "Operations in flight per session.", section=Section.NNRP, minimum=1, maximum=65535, served=False
+        32,
+        "Operations in flight per session; a client that asks for more is granted this.",
+        section=Section.NNRP,
+        minimum=1,
+        maximum=65535,
+        rule="nnrp-wire 13.2",
     )
     nnrp_operation_credit: int = setting(
-        32, "Operations a session may submit ahead.", section=Section.NNRP, minimum=1, served=False
+        32,
+        "Operations a session may submit ahead.",
+        section=Section.NNRP,
+        minimum=1,
+        maximum=65535,
+        rule="nnrp-wire 13.6",
     )
     nnrp_resume_window_ms: int = setting(
         120_000,
         "How long a session can be resumed after its transport was lost.",
         section=Section.NNRP,
         unit="ms",
-        minimum=0,
-        served=False,
+        minimum=1,
+        maximum=_DAY_MS,
+        zero="no resume",
+        rule="nnrp-wire 13.7",
     )
     nnrp_lease_ttl_ms: int = setting(
-        30_000, "Life of a lease.", section=Section.NNRP, unit="ms", minimum=1, served=False
-    )
-    nnrp_handshake_timeout_ms: int = setting(
-        10_000,
-        "A connection that has not said hello is closed.",
+        30_000,
+        "Life of a lease where the client names none.",
         section=Section.NNRP,
         unit="ms",
         minimum=1,
-        served=False,
+        maximum=_DAY_MS,
+        rule="nnrp-wire 13.10",
+    )
+    nnrp_handshake_timeout_ms: int = setting(
+        10_000,
+        "A connection that has opened nothing is closed after this time.",
+        section=Section.NNRP,
+        unit="ms",
+        minimum=1,
+        maximum=_DAY_MS,
+        rule="C-077",
     )
     nnrp_idle_timeout_ms: int = setting(
-        120_000, "A silent connection is closed.", section=Section.NNRP, unit="ms", minimum=1, served=False
+        120_000,
+        "A connection on which nothing arrives is closed after this time.",
+        section=Section.NNRP,
+        unit="ms",
+        minimum=1,
+        maximum=_DAY_MS,
+        rule="nnrp-wire 2.2",
     )
     nnrp_max_sessions_per_connection: int = setting(
-        65_535, "Sessions of one connection.", section=Section.NNRP, minimum=1, served=False
+        65_535,
+        "Sessions of one connection; the next is refused with session_limit_reached.",
+        section=Section.NNRP,
+        minimum=1,
+        rule="nnrp-wire 13.2",
     )
 
     def __attrs_post_init__(self) -> None:

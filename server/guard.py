@@ -181,13 +181,18 @@ class GuardedTCPServer(TCPServer):
     async def protocol_send(self, event: Event) -> None:
         if isinstance(event, RawData):
             if event.data and not await self._send(event.data):
-                await self._conversation.handle(Closed())
+                await self._tell_closed()
         elif isinstance(event, Closed):
             self._note_end(EndReason.COMPLETED)
             await self._close()
-            await self._conversation.handle(Closed())
+            await self._tell_closed()
         elif isinstance(event, Updated):
             self._set_idle(event.idle)
+
+    async def _tell_closed(self) -> None:
+        """Shielded: closing the socket cancels the reader, and it may be the reader that is here."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_TIMEOUT):
+            await self._conversation.handle(Closed())
 
     async def _send(self, data: bytes) -> bool:
         try:

@@ -121,6 +121,8 @@ class _One:
     async def _see_off(self) -> None:
         """Wait a moment for the rest of the request, throwing it away where the application does not read it any more."""
         with trio.move_on_after(_LINGER):
+            # The application's reader may not have had its first turn yet; two readers would take from each other.
+            await trio.lowlevel.checkpoint()
             if self._receiving:
                 await self._request_read.wait()
             while not self._request_read.is_set() and self._discarded < _DISCARD_BYTES:
