@@ -6,6 +6,7 @@ moves to the front and is seen there again, and nothing is passed over.
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -13,7 +14,6 @@ from typing import Final
 import attrs
 import trio
 
-from server.routes.rest.summaries import updated_ms
 from server.telemetry import log
 from sessions import Harbour, Session, SessionError, StoredSession
 
@@ -86,4 +86,15 @@ async def _stored(harbour: Harbour, workspace: str) -> list[StoredSession]:
 def _place(entry: Session | StoredSession) -> Place:
     if isinstance(entry, Session):
         return entry.updated_at, entry.id
-    return updated_ms(entry), entry.agent_session_id
+    return _updated_ms(entry), entry.agent_session_id
+
+
+def _updated_ms(stored: StoredSession) -> int:
+    """The agent's time as a number, 0 when it gives none or one that is not ISO 8601."""
+    try:
+        moment = datetime.datetime.fromisoformat(stored.updated_at or "")
+    except ValueError:
+        return 0
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=datetime.UTC)
+    return int(moment.timestamp() * 1000)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 from server.routes.rest.asking import timestamp
@@ -10,7 +9,7 @@ from sessions import Session, StoredSession
 from sessions.events import decode
 from sessions.permissions import PendingPermission
 
-__all__ = ["entry_summary", "opened_body", "summary", "updated_ms"]
+__all__ = ["entry_summary", "opened_body", "summary"]
 
 
 def opened_body(session: Session, *, attached: bool, client_id: str) -> dict[str, Any]:
@@ -71,17 +70,6 @@ def _stored_summary(stored: StoredSession) -> dict[str, Any]:
         # The agent tells no more than the last change; creation cannot have been later.
         body["createdAt"] = body["updatedAt"] = stored.updated_at
     return body
-
-
-def updated_ms(stored: StoredSession) -> int:
-    """The agent's time as a number, 0 when it gives none or one that is not ISO 8601."""
-    try:
-        moment = datetime.datetime.fromisoformat(stored.updated_at or "")
-    except ValueError:
-        return 0
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=datetime.UTC)
-    return int(moment.timestamp() * 1000)
 
 
 def _live_fields(session: Session) -> dict[str, Any]:
