@@ -32,6 +32,7 @@ class Network:
         self.plan = plan
         self.links: list[Link] = []
         self.dialled = 0
+        self._opened = 0
         self.cuts = 0
         self.recorder: Callable[[int, str, bytes], object] | None = None
         """Called with every piece of bytes that is sent: connection number, ``up`` or ``down``, data."""
@@ -63,8 +64,10 @@ class Network:
             link.cut()
 
     def _open(self, faults: LinkFaults | None) -> Link:
+        # Not the number of dials: two that wait at the same time would get the same one.
+        self._opened += 1
         link = Link(
-            self.dialled,
+            self._opened,
             faults or PERFECT,
             rng=self._rng,
             on_cut=self._note_cut,
