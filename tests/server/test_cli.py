@@ -48,7 +48,6 @@ def test_every_served_setting_is_a_flag_and_no_other() -> None:
     result = CliRunner().invoke(main, ["serve", "--help"])
     for declared in SETTINGS:
         assert (f"{declared.flag} " in result.output or f"{declared.flag}\n" in result.output) == declared.served
-    assert "NNRP" not in result.output
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,6 @@ def test_every_served_setting_is_a_flag_and_no_other() -> None:
         (["--allow-origin", "*"], "--allow-origin: `*` needs a token"),
         (["--config", "/nowhere.toml"], "--config: cannot read /nowhere.toml"),
         (["--no-such-flag"], "--no-such-flag"),
-        (["--nnrp-port", "1"], "--nnrp-port"),
     ],
 )
 def test_bad_values_end_with_2_and_the_name(arguments: list[str], words: str) -> None:
