@@ -1,0 +1,353 @@
+"""One connection: a byte stream, the machine, one reader, one writer, one timer (stack.md 4; protocol/README, machines)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from protocol.nnrp.bodies import DataBody
+from protocol.nnrp.enums import CancelReason as WireReason
+from protocol.nnrp.enums import CloseReason, HeaderFlags, InFlightPolicy, MessageType, TransportId
+from protocol.nnrp.errors import NnrpError
+from protocol.nnrp.header import Header
+from protocol.nnrp.machines import events
+from protocol.nnrp.machines.connection import Connection, Side
+from protocol.nnrp.machines.connection_table import Dialect
+from protocol.nnrp.machines.patching import PatchPolicy
+from protocol.nnrp.messages import FrameSubmit
+from protocol.nnrp.packet import RawPacket
+from protocol.nnrp.splitter import Splitter
+from server.nnrp.hello import answer_hello
+from server.nnrp.migrating import answer_migrate
+from server.nnrp.opening import open_session
+from server.nnrp.policy import Principal
+from server.nnrp.running import Running, answer_at_once
+from server.nnrp.session import ServedSession
+from server.nnrp.submit import Submit
+from server.nnrp.writer import HARD_BYTES, Writer
+from server.telemetry import log
+from sessions.operation import CancelReason
+
+if TYPE_CHECKING:
+    from server.nnrp.service import NnrpService
+
+__all__ = ["Link"]
+
+_READ: Final = 65_536
+_TRANSPORTS: Final = {"tcp": TransportId.TCP, "tls": TransportId.TCP, "quic": TransportId.QUIC}
+_LINGER: Final = 5.0
+"""Seconds the last packets of an ended connection may take to go out."""
+_PARTING: Final = 0.5
+"""Seconds we let the peer read our last words before the socket goes: closing over unread data would destroy them."""
+_FLAGS: Final = Header.LAYOUT.field("flags").offset
+_RETRANSMIT: Final = int(HeaderFlags.RETRANSMIT)
+_REASONS: Final = {
+    WireReason.SUPERSEDED: CancelReason.SUPERSEDED,
+    WireReason.DEADLINE: CancelReason.DEADLINE,
+    WireReason.RESOURCE: CancelReason.RESOURCE,
+    WireReason.SHUTDOWN: CancelReason.SHUTDOWN,
+}
+_ENDED_FOR_ALL: Final = (events.EndCause.PEER_CLOSED, events.EndCause.WE_CLOSED)
+"""A CLOSE closes every session of the connection; after anything else a session may be resumed."""
+
+
+class Link:
+    """Drives one machine. Everything but `run` and its tasks is synchronous: an event is acted on in the step that read it."""
+
+    def __init__(self, service: NnrpService, stream: trio.abc.Stream, transport: str) -> None:
+        policy = service.policy
+        self.service = service
+        self.transport = transport
+        self.transport_id = _TRANSPORTS.get(transport, TransportId.UNSPECIFIED)
+        self.machine = Connection(
+            Side.SERVER,
+            now=trio.current_time(),
+            schemas=service.schemas,
+            limits=policy.limits,
+            strict=policy.strict,
+        )
+        self.writer = Writer(stream, timeout=policy.send_timeout)
+        self.principal: Principal | None = None
+        """Who said hello; None before, and for a peer that says none."""
+        self._stream = stream
+        self._splitter = Splitter(max_body_bytes=policy.hello.max_body_bytes)
+        self._reading = trio.CancelScope()
+        self._timer = trio.CancelScope()
+        self._flow = trio.Event()
+        self._told = False
+        self._concluded = False
+
+    async def run(self) -> None:
+        """Until the connection is over. Closes the stream."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._keep_time)
+                with self._reading:
+                    await self._read()
+                self._conclude()
+                self.writer.end()
+                self._timer.cancel()
+                nursery.cancel_scope.deadline = trio.current_time() + _LINGER
+            await self._part()
+        finally:
+            self.machine.lose_transport()
+            self._conclude()
+            self.writer.abandon()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await trio.aclose_forcefully(self._stream)
+
+    # For those who carry out operations
+
+    def flush(self) -> None:
+        """Queue what the machine wants sent; stop reading when it is over."""
+        machine = self.machine
+        if machine.has_messages:
+            self.writer.write([each.encode() for each in machine.messages()])
+        if machine.closed:
+            self._reading.cancel()
+
+    def after_settle(self, session: ServedSession) -> None:
+        """An operation was settled: it may have been the last of a session that closes."""
+        if session.closed_here:
+            self.service.end_session(session, CancelReason.SESSION_CLOSED)
+
+    async def wait_flow(self) -> None:
+        """Wait for the next FLOW_UPDATE, or for the end."""
+        await self._flow.wait()
+
+    # For the service
+
+    def close(self, reason: str) -> None:
+        """Ask for the end in good order: operations in flight have ``drain_timeout``. Raises what the machine raises."""
+        self.machine.close(trio.current_time(), reason)
+        self.flush()
+        self._retime()
+
+    def close_session(self, session: ServedSession, reason: CloseReason) -> None:
+        """Close one session from here, cutting what is in flight."""
+        step = self.machine.close_session(
+            session.machine, trio.current_time(), reason=reason, policy=InFlightPolicy.ABORT
+        )
+        self.flush()
+        self._carry_out_close(session, step.cancelled, step.abandoned, step.closed)
+        self._retime()
+
+    def release(self, session: ServedSession) -> None:
+        """Another connection has taken the session over: what still comes for it here is refused (C-088)."""
+        self.machine.detach(session.machine.session_id)
+        session.link = None
+
+    def forget_principal(self, principal: Principal) -> None:
+        if self.principal == principal:
+            self.principal = None
+
+    # Tasks
+
+    async def _read(self) -> None:
+        machine, writer = self.machine, self.writer
+        while not machine.closed:
+            if writer.size >= HARD_BYTES:
+                await writer.wait_room(HARD_BYTES)
+            try:
+                data = await self._stream.receive_some(_READ)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                machine.lose_transport()
+                return
+            if not data:
+                machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)
+                return
+            self._take(data)
+
+    async def _write(self) -> None:
+        try:
+            await self.writer.run()
+        except trio.TooSlowError:
+            log.warning("nnrp_slow_reader", transport=self.transport)
+            self._lose()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._lose()
+
+    async def _keep_time(self) -> None:
+        machine = self.machine
+        while not machine.closed:
+            with trio.CancelScope(deadline=machine.next_deadline()) as self._timer:
+                await trio.sleep_forever()
+            if self._concluded:
+                return
+            for event in machine.handle_deadline(trio.current_time()):
+                _act_on_close(self, event, 0.0)
+            self.flush()
+
+    async def _part(self) -> None:
+        """Say that nothing more comes, and let the peer take in what has come."""
+        if not isinstance(self._stream, trio.SocketStream) or self.machine.end_cause is events.EndCause.TRANSPORT_LOST:
+            return
+        with trio.move_on_after(_PARTING):
+            try:
+                await self._stream.send_eof()
+                while await self._stream.receive_some(_READ):
+                    pass
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+
+    # What arrives
+
+    def _take(self, data: bytes | bytearray) -> None:
+        now, machine = trio.current_time(), self.machine
+        self._splitter.receive_data(data)
+        try:
+            for raw in self._splitter.packets():
+                if raw.buffer[raw.start + _FLAGS] & _RETRANSMIT and self._is_known(raw):
+                    continue
+                try:
+                    event = machine.receive_raw(raw, now)
+                except NnrpError as fault:
+                    self._note(fault)
+                else:
+                    act = _ACTS.get(type(event))
+                    if act is not None:
+                        act(self, event, now)
+                if machine.closed:
+                    break
+        except NnrpError as fault:
+            machine.receive_violation(fault)
+            self._note(fault)
+        if not self._told:
+            self._tell_dialect()
+        self.flush()
+        self._retime()
+
+    def _is_known(self, raw: RawPacket) -> bool:
+        """Whether a submit that says it is sent again did arrive the first time: then it is ignored, so that a client that
+        lost its connection can send again what it has no answer to, and nothing runs twice."""
+        header = raw.header
+        if header.msg_type is not MessageType.FRAME_SUBMIT:
+            return False
+        machine = self.machine.sessions.get(header.session_id)
+        session = None if machine is None else machine.attachment
+        return (
+            isinstance(session, ServedSession) and session.received is not None and header.frame_id in session.received
+        )
+
+    def _note(self, fault: NnrpError) -> None:
+        self.service.violations += 1
+        log.info("nnrp_violation", transport=self.transport, fault=str(fault), fatal=fault.fatal)
+
+    def _tell_dialect(self) -> None:
+        dialect = self.machine.dialect
+        if dialect is not Dialect.UNKNOWN:
+            self._told = True
+            log.info("nnrp_dialect", transport=self.transport, dialect=dialect.name.lower())
+
+    def _retime(self) -> None:
+        deadline = self.machine.next_deadline()
+        if deadline < self._timer.deadline:
+            self._timer.deadline = deadline
+
+    # The end
+
+    def _lose(self) -> None:
+        self.machine.lose_transport()
+        self.writer.abandon()
+        self._reading.cancel()
+
+    def _conclude(self) -> None:
+        """The connection is over: its sessions end, or wait to be resumed. Synchronous and idempotent."""
+        if self._concluded:
+            return
+        self._concluded = True
+        machine = self.machine
+        if not machine.closed:
+            machine.lose_transport()
+        for each in list(machine.sessions.values()):
+            session = each.attachment
+            if not isinstance(session, ServedSession) or session.link is not self:
+                continue
+            if machine.end_cause in _ENDED_FOR_ALL:
+                self.service.end_session(session, CancelReason.SESSION_CLOSED)
+            else:
+                self.service.detach(session)
+        self._flow.set()
+        log.debug("nnrp_connection_over", transport=self.transport, cause=str(machine.end_cause))
+
+    def _carry_out_close(
+        self, session: ServedSession | None, cancelled: tuple[Any, ...], abandoned: tuple[Any, ...], closed: bool
+    ) -> None:
+        for operation in (*cancelled, *abandoned):
+            if isinstance(operation.attachment, Running):
+                operation.attachment.cancel(CancelReason.SESSION_CLOSED)
+        if closed and session is not None:
+            self.service.end_session(session, CancelReason.SESSION_CLOSED)
+
+
+def _act_on_hello(link: Link, event: events.HelloReceived, now: float) -> None:
+    answer_hello(link, event)
+
+
+def _act_on_open(link: Link, event: events.SessionOpenReceived, now: float) -> None:
+    open_session(link, event, now)
+
+
+def _act_on_submit(link: Link, event: events.SubmitReceived, now: float) -> None:
+    machine, operation, packet = event.session, event.operation, event.packet
+    session = machine.attachment
+    if not isinstance(session, ServedSession):
+        session = link.service.new_session(machine, link, link.principal or b"")
+    if session.received is not None:
+        session.received.add(operation.frame_id)
+    replaced = event.superseded
+    if replaced is not None and isinstance(replaced.attachment, Running):
+        replaced.attachment.cancel(CancelReason.SUPERSEDED)
+    metadata, content = packet.metadata, packet.content
+    assert isinstance(metadata, FrameSubmit)
+    assert isinstance(content, DataBody)
+    submit = Submit(metadata, content, operation, machine)
+    worker = session.worker or link.service.worker_of(session)
+    answer = None if link.writer.full else worker.answer_nowait(submit)
+    if answer is not None:
+        answer_at_once(session, submit, answer)
+    else:
+        link.service.start(session, submit, now)
+
+
+def _act_on_cancel(link: Link, event: events.CancelReceived, now: float) -> None:
+    reason = _REASONS.get(event.reason, CancelReason.USER)
+    for operation in event.operations:
+        if isinstance(operation.attachment, Running):
+            operation.attachment.cancel(reason)
+
+
+def _act_on_close(link: Link, event: events.SessionCloseProgress, now: float) -> None:
+    session = event.session.attachment
+    step = event.step
+    served = session if isinstance(session, ServedSession) else None
+    link._carry_out_close(served, step.cancelled, step.abandoned, step.closed)
+
+
+def _act_on_patch(link: Link, event: events.PatchReceived, now: float) -> None:
+    link.machine.answer_patch(event.session, event.packet, PatchPolicy())
+
+
+def _act_on_migrate(link: Link, event: events.MigrateReceived, now: float) -> None:
+    answer_migrate(link, event, now)
+
+
+def _act_on_flow(link: Link, event: events.FlowReceived, now: float) -> None:
+    flow, link._flow = link._flow, trio.Event()
+    flow.set()
+
+
+_ACTS: Final[dict[type, Callable[[Link, Any, float], None]]] = {
+    events.HelloReceived: _act_on_hello,
+    events.SessionOpenReceived: _act_on_open,
+    events.SubmitReceived: _act_on_submit,
+    events.CancelReceived: _act_on_cancel,
+    events.SessionCloseProgress: _act_on_close,
+    events.PatchReceived: _act_on_patch,
+    events.MigrateReceived: _act_on_migrate,
+    events.FlowReceived: _act_on_flow,
+}
+"""What is not here was answered or applied by the machine already."""

@@ -1,0 +1,67 @@
+"""What a resumable session has sent and may have to send again (nnrp-wire 13.7)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from protocol.layout import Buffer
+from protocol.nnrp.machines.resume import Redelivery, RedeliveryPlan
+
+__all__ = ["Entry", "Journal"]
+
+
+@attrs.frozen(slots=True)
+class Entry:
+    """One RESULT_PUSH or RESULT_DROP, as bytes."""
+
+    event_id: int
+    operation_id: int
+    parts: tuple[Buffer, ...]
+    size: int
+
+
+class Journal:
+    """A bounded record of result packets, in the order they were sent. The protocol has no acknowledgement for them: what
+    a client has seen is learnt when it resumes."""
+
+    __slots__ = ("_bytes", "_entries", "_max_bytes", "_max_entries", "lost_through")
+
+    def __init__(self, max_entries: int, max_bytes: int) -> None:
+        self._max_entries = max_entries
+        self._max_bytes = max_bytes
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
+        self.lost_through = 0
+        """The highest event id that was let go of for want of room, 0 when nothing was."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def oldest_event_id(self) -> int:
+        """For `Resumable.oldest_event_id`: the first id that can still be asked for, 0 when nothing was ever lost."""
+        return self.lost_through + 1 if self.lost_through else 0
+
+    def add(self, event_id: int, operation_id: int, parts: tuple[Buffer, ...]) -> None:
+        size = sum([len(part) for part in parts])
+        self._entries.append(Entry(event_id, operation_id, parts, size))
+        self._bytes += size
+        while self._entries and (len(self._entries) > self._max_entries or self._bytes > self._max_bytes):
+            self.lost_through = max(self.lost_through, self._drop_first().event_id)
+
+    def take(self, plan: RedeliveryPlan) -> list[Entry]:
+        """What ``plan`` sends again. What lies before that has been seen, and is forgotten."""
+        if plan.redelivery is Redelivery.AFTER_EVENT:
+            while self._entries and self._entries[0].event_id <= plan.position:
+                self._drop_first()
+            return [each for each in self._entries if each.event_id > plan.position]
+        if plan.redelivery is Redelivery.AFTER_OPERATION:
+            return [each for each in self._entries if each.operation_id > plan.position]
+        return list(self._entries)
+
+    def _drop_first(self) -> Entry:
+        entry = self._entries.popleft()
+        self._bytes -= entry.size
+        return entry

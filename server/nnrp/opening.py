@@ -1,0 +1,188 @@
+"""Answering a SESSION_OPEN: a new session, or one that comes back (nnrp-wire 13.2, 13.7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from protocol.nnrp.bodies import ControlBody
+from protocol.nnrp.enums import ErrorScope, MessageType, OperationFeatures, SessionErrorCode
+from protocol.nnrp.machines.events import SessionOpenReceived
+from protocol.nnrp.machines.history import RisingIds
+from protocol.nnrp.machines.opening import ACCEPT, OpenDecision, OpenVerdict
+from protocol.nnrp.machines.outgoing import Outgoing
+from protocol.nnrp.machines.reading import offered_features, resume_from
+from protocol.nnrp.machines.resume import (
+    RedeliveryPlan,
+    Resumable,
+    ResumeDecision,
+    ResumeRefusal,
+    ResumeRequest,
+    decide_resume,
+)
+from protocol.nnrp.messages import Error, SessionOpen
+from protocol.nnrp.packet import Packet
+from server.nnrp.journal import Journal
+from server.nnrp.policy import Principal
+from server.nnrp.session import ServedSession
+from server.telemetry import log
+
+if TYPE_CHECKING:
+    from server.nnrp.driver import Link
+
+__all__ = ["open_session"]
+
+_NO_WATERMARK = (0, 0)
+
+
+def open_session(link: Link, event: SessionOpenReceived, now: float) -> None:
+    """Decide and answer in one step; a session that comes back is complete before the next packet is read."""
+    service, packet = link.service, event.packet
+    content = packet.content
+    assert isinstance(content, ControlBody)
+    principal = link.principal
+    if principal is None:
+        principal = service.policy.authenticate(bytes(content.auth))
+    held = service.registry.find(bytes(content.resume_token))
+    decision = link.machine.decide_open(
+        service.policy.opening,
+        hook=lambda _: _verdict(link, principal),
+        resume=lambda: _decide_resume(link, packet, held, principal, now),
+        server_session_tag=service.next_tag(),
+    )
+    if decision.terms is None:
+        _log_refusal(link, decision)
+        link.machine.answer_open(decision)
+        return
+    assert principal is not None  # the hook has refused it otherwise
+    if decision.plan is not None and held is not None:
+        _resume(link, held, decision, decision.plan)
+    else:
+        _open(link, decision, principal)
+
+
+def _verdict(link: Link, principal: Principal | None) -> OpenVerdict:
+    if principal is None:
+        return OpenVerdict(code=int(SessionErrorCode.AUTH_FAILED))
+    if link.service.draining:
+        return OpenVerdict(code=int(SessionErrorCode.SESSION_LIMIT_REACHED), retry_later=True)
+    return ACCEPT
+
+
+def _open(link: Link, decision: OpenDecision, principal: Principal) -> None:
+    service = link.service
+    assert decision.terms is not None
+    token = service.registry.new_token() if decision.terms.resume_enabled else b""
+    machine = link.machine.answer_open(decision, resume_token=token)
+    assert machine is not None
+    session = service.new_session(machine, link, principal)
+    if token:
+        policy = service.policy
+        service.registry.enter(session, token)
+        session.journal = Journal(policy.journal_entries, policy.journal_bytes)
+        session.received = RisingIds()
+
+
+def _decide_resume(
+    link: Link, packet: Packet, held: ServedSession | None, principal: Principal | None, now: float
+) -> ResumeDecision:
+    request, content = packet.metadata, packet.content
+    assert isinstance(request, SessionOpen)
+    assert isinstance(content, ControlBody)
+    features = offered_features(packet) & OperationFeatures(link.service.policy.opening.features)
+    if held is not None and held.machine.terms.tree and not features & OperationFeatures.SUBMIT_CONTEXT:
+        # Its operations have ids of their own, which this client could not name.
+        return ResumeDecision(refusal=ResumeRefusal.OTHER_CONTRACT)
+    watermark = resume_from(packet)
+    operation_id, event_id = (
+        _NO_WATERMARK if watermark is None else (watermark.resume_from_operation_id, watermark.last_event_id)
+    )
+    wanted = ResumeRequest(
+        request.requested_session_id,
+        bytes(content.resume_token) or None,
+        request.profile_id,
+        request.schema_id,
+        request.schema_version,
+        principal,
+        operation_id,
+        event_id,
+    )
+    return decide_resume(
+        wanted,
+        None if held is None else _resumable(held),
+        now,
+        watermark_granted=bool(features & OperationFeatures.RESUME_WATERMARK),
+    )
+
+
+def _resumable(held: ServedSession) -> Resumable:
+    terms = held.machine.terms
+    return Resumable(
+        held.machine.session_id,
+        held.token,
+        terms.profile_id,
+        terms.schema_id,
+        terms.schema_version,
+        held.principal,
+        expires_at=held.expires_at,
+        oldest_event_id=0 if held.journal is None else held.journal.oldest_event_id,
+    )
+
+
+def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: RedeliveryPlan) -> None:
+    """Take the session over, from its lost connection or from one that only seems to be there still."""
+    service = link.service
+    if held.link is not None:
+        held.link.release(held)
+    assert decision.terms is not None
+    token = service.registry.new_token()
+    # The new session keeps the old one's name in logs.
+    decision = attrs.evolve(
+        decision, terms=attrs.evolve(decision.terms, server_session_tag=held.machine.terms.server_session_tag)
+    )
+    carried = tuple(held.machine.operations) if held.machine.in_flight else ()
+    machine = link.machine.answer_open(decision, resume_token=token, carried=carried)
+    assert machine is not None
+    machine.legacy_descriptors = held.machine.legacy_descriptors
+    machine.attachment = held
+    held.machine, held.link = machine, link
+    service.registry.enter(held, token)
+    link.flush()
+    if plan.first_available is not None:
+        _tell_gap(link, machine.session_id, plan.first_available)
+    again = [] if held.journal is None else held.journal.take(plan)
+    for entry in again:
+        link.writer.write(entry.parts)
+    log.info(
+        "nnrp_session_resumed",
+        session=machine.session_id,
+        tag=held.tag,
+        transport=link.transport,
+        operations=len(carried),
+        redelivered=len(again),
+    )
+
+
+def _tell_gap(link: Link, session_id: int, first: int) -> None:
+    """Events were lost: the client must rebuild its state (nnrp-extensions, Resume watermark)."""
+    if not link.machine.may_send(MessageType.ERROR):
+        return
+    text = f"events before {first} are gone; the first available is {first}".encode()
+    message = Error(
+        error_code=int(SessionErrorCode.RESUME_REJECTED),
+        error_scope=ErrorScope.SESSION,
+        related_session_id=session_id,
+        diagnostic_bytes=len(text),
+    )
+    link.writer.write([Outgoing(message, session_id=session_id, body=text).encode()])
+
+
+def _log_refusal(link: Link, decision: OpenDecision) -> None:
+    refusal = decision.resume_refusal
+    log.info(
+        "nnrp_session_refused",
+        transport=link.transport,
+        code=f"{decision.code:#010x}",
+        resume="" if refusal is None else refusal.name.lower(),
+    )

@@ -1,0 +1,164 @@
+"""NNRP as a whole: what every listener and every connection of one process shares."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import count
+
+import attrs
+import trio
+
+from protocol.nnrp.enums import CloseReason
+from protocol.nnrp.errors import NnrpError, NnrpLocalError
+from protocol.nnrp.machines.schemas import SchemaRegistry, builtin_registry
+from protocol.nnrp.machines.session import Session
+from server.nnrp.driver import Link
+from server.nnrp.policy import Principal, ServingPolicy
+from server.nnrp.registry import Registry
+from server.nnrp.running import Running
+from server.nnrp.session import ServedSession
+from server.nnrp.submit import Submit, Worker, WorkerMaker
+from server.telemetry import log
+from sessions.operation import CancelReason
+
+__all__ = ["NnrpService", "NnrpStatistics", "open_service"]
+
+
+@attrs.frozen(slots=True)
+class NnrpStatistics:
+    connections: int
+    sessions: int
+    detached: int
+    operations: int
+    refused_connections: int
+    violations: int
+
+
+class NnrpService:
+    """Made by `open_service`. ``nursery`` outlives connections: operations of a session that can be resumed go on in it."""
+
+    def __init__(self, nursery: trio.Nursery, policy: ServingPolicy, make_worker: WorkerMaker) -> None:
+        self._nursery = nursery
+        self._make_worker = make_worker
+        self._tags = count(1)
+        self.policy = policy
+        self.schemas: SchemaRegistry = builtin_registry()
+        self.registry = Registry(policy.opening.resume_window_ms / 1000, policy.max_detached, self._expire)
+        self.links: set[Link] = set()
+        self.sessions: set[ServedSession] = set()
+        self._drain = trio.Event()
+        self.refused_connections = 0
+        self.violations = 0
+
+    @property
+    def draining(self) -> bool:
+        return self._drain.is_set()
+
+    async def wait_draining(self) -> None:
+        await self._drain.wait()
+
+    async def serve_stream(self, stream: trio.abc.Stream, transport: str) -> None:
+        """Serve one connection until it ends, and close ``stream``. Never raises for what the peer does."""
+        if len(self.links) >= self.policy.max_connections or self.draining:
+            self.refused_connections += 1
+            log.warning("nnrp_connection_refused", transport=transport, connections=len(self.links))
+            await trio.aclose_forcefully(stream)
+            return
+        link = Link(self, stream, transport)
+        self.links.add(link)
+        try:
+            await link.run()
+        finally:
+            self.links.discard(link)
+
+    def new_session(self, machine: Session, link: Link, principal: Principal) -> ServedSession:
+        session = ServedSession(machine, link, principal)
+        self.sessions.add(session)
+        return session
+
+    def next_tag(self) -> int:
+        """server_session_tag of the next session: what names it in logs."""
+        return next(self._tags)
+
+    def start(self, session: ServedSession, submit: Submit, received: float) -> None:
+        """Carry out an operation in a task of its own."""
+        self._nursery.start_soon(Running(session, submit, received).run)
+
+    def worker_of(self, session: ServedSession) -> Worker:
+        """Make the worker of a session whose first operation has come."""
+        if session.worker is None:
+            session.worker = self._make_worker(session.machine)
+        return session.worker
+
+    def end_session(self, session: ServedSession, reason: CancelReason) -> None:
+        """The session is over for good. Synchronous and idempotent."""
+        if session.over:
+            return
+        session.over = True
+        self.sessions.discard(session)
+        self.registry.forget(session)
+        session.cancel_all(reason)
+        session.link = None
+        session.journal = None
+        if session.worker is not None:
+            session.worker.close()
+
+    def detach(self, session: ServedSession) -> None:
+        """The session has lost its connection: it waits for its client, or is over."""
+        session.link = None
+        if session.resumable and not self.draining:
+            self.registry.detach(session)
+        else:
+            self.end_session(session, CancelReason.OWNER_GONE)
+
+    def withdraw(self, principal: Principal) -> None:
+        """A token is no longer valid: its sessions are closed with auth_revoked (nnrp-extensions, Authentication)."""
+        for session in [each for each in self.sessions if each.principal == principal]:
+            if session.link is not None:
+                session.link.close_session(session, CloseReason.AUTH_REVOKED)
+            else:
+                self.end_session(session, CancelReason.SESSION_CLOSED)
+        for link in list(self.links):
+            link.forget_principal(principal)
+
+    def begin_drain(self) -> None:
+        """Accept nothing new; every connection is asked to end in good order."""
+        self._drain.set()
+        for session in [each for each in self.sessions if each.link is None]:
+            self.end_session(session, CancelReason.SHUTDOWN)
+        for link in list(self.links):
+            try:
+                link.close("server shutdown")
+            except (NnrpError, NnrpLocalError) as problem:
+                log.debug("nnrp_close_skipped", problem=str(problem))
+
+    def statistics(self) -> NnrpStatistics:
+        return NnrpStatistics(
+            connections=len(self.links),
+            sessions=len(self.sessions),
+            detached=self.registry.detached,
+            operations=sum(each.machine.in_flight for each in self.sessions),
+            refused_connections=self.refused_connections,
+            violations=self.violations,
+        )
+
+    def _expire(self, session: ServedSession) -> None:
+        log.info("nnrp_session_expired", session=session.machine.session_id, tag=session.tag)
+        self.end_session(session, CancelReason.OWNER_GONE)
+
+
+@asynccontextmanager
+async def open_service(policy: ServingPolicy, make_worker: WorkerMaker) -> AsyncIterator[NnrpService]:
+    """The service for the length of an ``async with`` block; at its end operations are cancelled, nothing is awaited for
+    longer than their workers take to let go. Listeners must have stopped before."""
+    async with trio.open_nursery() as nursery:
+        service = NnrpService(nursery, policy, make_worker)
+        nursery.start_soon(service.registry.reap)
+        try:
+            yield service
+        finally:
+            service._drain.set()
+            for session in list(service.sessions):
+                service.end_session(session, CancelReason.SHUTDOWN)
+            nursery.cancel_scope.cancel()

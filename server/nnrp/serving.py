@@ -1,0 +1,83 @@
+"""NNRP as a part of the application: its service and listeners for as long as the application runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from protocol.nnrp.enums import ProfileId
+from server.config import Config, is_loopback
+from server.nnrp.listener import listen_tcp
+from server.nnrp.policy import ServingPolicy
+from server.nnrp.service import NnrpService, open_service
+from server.nnrp.submit import WorkerMaker
+from server.nnrp.workers import AgentWorker, EchoWorker
+from server.shutdown import Drain
+
+__all__ = ["NnrpServing", "choose_worker", "serving_nnrp"]
+
+
+@attrs.frozen(slots=True)
+class NnrpServing:
+    service: NnrpService
+    addresses: tuple[tuple[str, int], ...]
+    """Where TCP is listened on."""
+
+
+@asynccontextmanager
+async def serving_nnrp(config: Config, engine: Any, drain: Drain) -> AsyncIterator[NnrpServing | None]:
+    """Serve NNRP as the configuration says; None where it asks for no listener.
+
+    When the drain begins nothing new is accepted and operations in flight get their time; at the cut, or when the block
+    ends, what is left is cancelled. Raises ``OSError`` when a port cannot be bound, ``RuntimeError`` where others could
+    reach it without a token.
+    """
+    if config.nnrp_port is None:
+        yield None
+        return
+    if config.token is None and not is_loopback(config.nnrp_host):
+        raise RuntimeError("NNRP on an address others can reach needs a token: set MOORLINE_TOKEN (ACP-250)")
+    policy = _policy(config)
+    async with open_service(policy, choose_worker(config, engine)) as service, trio.open_nursery() as nursery:
+        addresses = await nursery.start(listen_tcp, service, config.nnrp_host, config.nnrp_port)
+        nursery.start_soon(_drain, service, drain, nursery.cancel_scope)
+        try:
+            yield NnrpServing(service, tuple(addresses))
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def choose_worker(config: Config, engine: Any) -> WorkerMaker:
+    """What carries out operations, by --nnrp-runner."""
+    if config.nnrp_runner == "echo":
+        echo = EchoWorker()
+        return lambda _: echo
+    return lambda machine: AgentWorker(engine, machine)
+
+
+def _policy(config: Config) -> ServingPolicy:
+    """Sessions of an agent are of the token profile, and queue no more prompts than the engine admits: credit is how NNRP
+    says that (13.6), where REST says prompt_queue_full."""
+    policy = ServingPolicy.of(config)
+    if config.nnrp_runner == "echo":
+        return policy
+    opening = attrs.evolve(policy.opening, profiles=frozenset({int(ProfileId.TOKEN)}))
+    pending = config.max_pending_prompts_per_session
+    if pending:
+        opening = attrs.evolve(
+            opening,
+            max_in_flight_operations=min(opening.max_in_flight_operations, pending),
+            operation_credit=min(opening.operation_credit, pending),
+        )
+    return attrs.evolve(policy, opening=opening)
+
+
+async def _drain(service: NnrpService, drain: Drain, scope: trio.CancelScope) -> None:
+    await drain.wait_begun()
+    service.begin_drain()
+    await drain.wait_cut()
+    scope.cancel()

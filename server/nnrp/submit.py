@@ -1,0 +1,112 @@
+"""What a worker is given, and what it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+
+import attrs
+
+from protocol.layout import Buffer
+from protocol.nnrp.bodies import DataBody
+from protocol.nnrp.enums import DescriptorFlags, ErrorCode, PayloadKind, ProfileId, ResultClass, StreamSemantics
+from protocol.nnrp.machines.operation import Operation
+from protocol.nnrp.machines.session import Session
+from protocol.nnrp.messages import FrameSubmit
+from protocol.nnrp.regions import TypedPayload
+from protocol.nnrp.tensor import TensorBody
+
+__all__ = ["Answer", "Emit", "Handler", "OperationFailed", "Submit", "Worker", "WorkerMaker", "text_payload"]
+
+_NO_KIND: Final = PayloadKind(0)
+_NO_FLAGS: Final = DescriptorFlags(0)
+
+
+@attrs.frozen(slots=True, eq=False)
+class Submit:
+    """One FRAME_SUBMIT. Large payloads are views of what was read; copy what is kept for long."""
+
+    metadata: FrameSubmit
+    content: DataBody
+    operation: Operation
+    session: Session
+
+    def data(self) -> list[Buffer]:
+        """The submitted payloads: typed ones, a bare one, or the tensor's sections."""
+        content = self.content
+        if content.regions.payloads:
+            return [each.data for each in content.regions.payloads]
+        if content.raw_kind is not None:
+            return [content.raw]
+        return [each.payload for each in content.tensor.sections]
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class Answer:
+    """One result, or with `Emit` a part of one. ``tensor`` and ``payloads`` may both be given."""
+
+    payloads: tuple[TypedPayload, ...] = ()
+    kinds: PayloadKind = _NO_KIND
+    """Payload kinds of ``payloads``."""
+    tensor: TensorBody | None = None
+    profile_id: int = 0
+    result_class: ResultClass = ResultClass.COMPLETE
+    event_id: int = 0
+    """The id of the event in an engine session's ring that this is, 0 where there is none."""
+
+
+class OperationFailed(Exception):
+    """A worker's operation has failed; ``code`` is what an ERROR would carry."""
+
+    def __init__(self, message: str, code: int = ErrorCode.INTERNAL_ERROR, event_id: int = 0) -> None:
+        super().__init__(message)
+        self.code = int(code)
+        self.event_id = event_id
+
+
+class Emit(Protocol):
+    """How a worker reports while it works. False from either: the operation has ended, nothing was sent."""
+
+    async def partial(self, answer: Answer) -> bool:
+        """Send a part of the result. Waits for room on the connection."""
+        ...
+
+    async def waiting_tool(self, waiting: bool) -> bool:
+        """The operation waits for a tool, or goes on after that."""
+        ...
+
+
+class Worker(Protocol):
+    """What carries out the operations of one session."""
+
+    def answer_nowait(self, submit: Submit) -> Answer | None:
+        """The result, if it takes no waiting at all; None: `run` it."""
+        ...
+
+    async def run(self, submit: Submit, emit: Emit) -> Answer:
+        """Carry out one operation inside its cancel scope. Raises `OperationFailed`."""
+        ...
+
+    def close(self) -> None:
+        """The session is over. Synchronous; what takes time is somebody else's task."""
+        ...
+
+
+WorkerMaker = Callable[[Session], Worker]
+"""Makes the worker of a session when its first operation comes."""
+
+Handler = Callable[[Submit, Emit], Awaitable[Answer]]
+
+
+def text_payload(
+    data: Buffer, *, terminal: bool, schema: tuple[int, int] = (0, 0), flags: DescriptorFlags = _NO_FLAGS
+) -> TypedPayload:
+    """A token chunk: bare UTF-8 text, or with ``flags`` profile_hint_present a hint and then text."""
+    return TypedPayload.of(
+        data,
+        profile_id=ProfileId.TOKEN,
+        schema_id=schema[0],
+        schema_version=schema[1],
+        stream_semantics=StreamSemantics.APPEND,
+        flags=flags | (DescriptorFlags.TERMINAL if terminal else DescriptorFlags.PARTIAL),
+    )

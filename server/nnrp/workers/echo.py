@@ -1,0 +1,129 @@
+"""The built-in echo: every submitted payload comes back.
+
+A payload may begin with directives, alone or one after the other; it comes back with them:
+
+``sleep=<ms>;``   the result waits that long
+``partial=<n>;``  each payload comes back in n parts, the last one terminal
+``fail;``         the operation fails
+``tool;``         the operation waits for a tool for a moment, where the peer may hear of that
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import attrs
+import trio
+
+from protocol.layout import Buffer
+from protocol.nnrp.bodies import DataBody
+from protocol.nnrp.descriptors import TypedPayloadDescriptor
+from protocol.nnrp.enums import DescriptorFlags, ErrorCode, PayloadKind
+from protocol.nnrp.regions import TypedPayload
+from protocol.nnrp.tensor import TensorBody
+from server.nnrp.submit import Answer, Emit, OperationFailed, Submit
+
+__all__ = ["EchoWorker", "Wish"]
+
+_FIRST: Final = frozenset(b"sptf")
+_DIRECTIVE: Final = re.compile(rb"(?:(sleep|partial)=([0-9]{1,9})|(tool|fail));")
+_LONGEST: Final = 256
+_MAX_PARTS: Final = 100_000
+_CLEAR: Final = ~int(DescriptorFlags.PARTIAL | DescriptorFlags.TERMINAL)
+_TERMINAL, _PARTIAL = DescriptorFlags.TERMINAL, DescriptorFlags.PARTIAL
+_TYPED: Final = ~int(PayloadKind.TENSOR)
+
+
+@attrs.define(slots=True)
+class Wish:
+    """What the directives at the beginning of a payload ask for."""
+
+    sleep: float = 0.0
+    parts: int = 1
+    tool: bool = False
+    fail: bool = False
+
+    @classmethod
+    def of(cls, data: Buffer) -> Wish | None:
+        """None when there are none."""
+        if not len(data) or data[0] not in _FIRST:
+            return None
+        head, at, wish = bytes(data[:_LONGEST]), 0, cls()
+        while (found := _DIRECTIVE.match(head, at)) is not None:
+            name, number, word = found.groups()
+            if name == b"sleep":
+                wish.sleep += int(number) / 1000
+            elif name == b"partial":
+                wish.parts = min(max(int(number), 1), _MAX_PARTS)
+            else:
+                wish.tool |= word == b"tool"
+                wish.fail |= word == b"fail"
+            at = found.end()
+        return wish if at else None
+
+
+class EchoWorker:
+    """Stateless: one serves every session."""
+
+    def answer_nowait(self, submit: Submit) -> Answer | None:
+        payloads = submit.content.regions.payloads
+        first = payloads[0].data if payloads else next(iter(submit.data()), b"")
+        if Wish.of(first) is not None:
+            return None
+        return _answer(submit, _typed(submit.content), submit.content.tensor)
+
+    async def run(self, submit: Submit, emit: Emit) -> Answer:
+        wish = Wish.of(next(iter(submit.data()), b"")) or Wish()
+        if wish.tool:
+            await emit.waiting_tool(True)
+        await trio.sleep(wish.sleep)
+        if wish.tool:
+            await emit.waiting_tool(False)
+        if wish.fail:
+            raise OperationFailed("asked to fail", ErrorCode.INTERNAL_ERROR)
+        typed = _typed(submit.content)
+        if wish.parts == 1 or not typed:
+            return _answer(submit, typed, submit.content.tensor)
+        for index in range(wish.parts - 1):
+            await emit.partial(_answer(submit, [_piece(each, index, wish.parts) for each in typed]))
+            await trio.lowlevel.checkpoint()
+        last = [_piece(each, wish.parts - 1, wish.parts) for each in typed]
+        return _answer(submit, last, submit.content.tensor)
+
+    def close(self) -> None:
+        return
+
+
+def _typed(content: DataBody) -> list[TypedPayload]:
+    """The payloads to return, each terminal; a bare payload as one typed one."""
+    if content.raw_kind is not None:
+        return [TypedPayload.of(content.raw, flags=_TERMINAL)]
+    return [_flagged(each, each.data, _TERMINAL) for each in content.regions.payloads]
+
+
+def _flagged(payload: TypedPayload, data: Buffer, flag: DescriptorFlags) -> TypedPayload:
+    plan = payload.descriptor
+    if not isinstance(plan, TypedPayloadDescriptor):
+        return TypedPayload(plan, data, payload.kind)
+    flags = int(plan.descriptor_flags)
+    if flags & ~_CLEAR != int(flag):
+        plan = plan.replace(descriptor_flags=DescriptorFlags(flags & _CLEAR | int(flag)))
+    return TypedPayload(plan, data, payload.kind)
+
+
+def _piece(payload: TypedPayload, index: int, parts: int) -> TypedPayload:
+    size = len(payload.data)
+    data = payload.data[size * index // parts : size * (index + 1) // parts]
+    return _flagged(payload, data, _TERMINAL if index == parts - 1 else _PARTIAL)
+
+
+def _answer(submit: Submit, payloads: list[TypedPayload], tensor: TensorBody | None = None) -> Answer:
+    kinds = submit.metadata.payload_kind_bitmap
+    whole = tensor if tensor is not None and int(kinds) & PayloadKind.TENSOR.value else None
+    return Answer(
+        payloads=tuple(payloads),
+        kinds=PayloadKind(int(kinds) & _TYPED) if payloads else PayloadKind(0),
+        tensor=whole,
+        profile_id=submit.session.terms.profile_id,
+    )
