@@ -77,7 +77,14 @@ class SocketDriver:
             yield SocketStream(raw)
 
     async def _send(
-        self, raw: RawConnection, method: str, path: str, body: bytes, headers: Iterable[tuple[str, str]], *, close: bool
+        self,
+        raw: RawConnection,
+        method: str,
+        path: str,
+        body: bytes,
+        headers: Iterable[tuple[str, str]],
+        *,
+        close: bool,
     ) -> None:
         given = {name.replace("-", "_"): value for name, value in headers}
         if close:

@@ -189,7 +189,8 @@ class _Exchange:
             return
         self._out.append(message)
         self._change()
-        await trio.lowlevel.checkpoint()
+        # As in the server, where sends are shielded: what was taken is not reported as cancelled.
+        await trio.lowlevel.cancel_shielded_checkpoint()
         while len(self._out) > self._window and not self._disconnected:
             await self._changed.wait()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import trio
-from wsproto.connection import Connection, ConnectionType
+from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Message, Ping, Pong, TextMessage
 
 from tests.support.http import Head, RawConnection, open_raw
@@ -33,9 +33,11 @@ class RawSocket:
         self._texts: deque[str] = deque()
         self._partial = ""
         self.last_id = 0
+        self._writing = trio.Lock()
 
     async def send(self, event: Any) -> None:
-        await self.raw.send(self._framing.send(event))
+        async with self._writing:
+            await self.raw.send(self._framing.send(event))
 
     async def say(self, message: Any) -> None:
         text = message if isinstance(message, str) else msgspec.json.encode(message).decode()
@@ -77,8 +79,8 @@ class RawSocket:
                 await self.send(event.response())
         elif isinstance(event, CloseConnection):
             self.closed = (int(event.code), event.reason)
-            if self.answers:
-                await self.send(event.response())
+            if self.answers and self._framing.state is ConnectionState.REMOTE_CLOSING:
+                await self._say_goodbye(event)
         elif isinstance(event, TextMessage):
             self._partial += event.data
             if event.message_finished:
@@ -86,6 +88,13 @@ class RawSocket:
                 self._partial = ""
         else:
             assert isinstance(event, (Pong, BytesMessage, Message)), event
+
+    async def _say_goodbye(self, event: CloseConnection) -> None:
+        try:
+            await self.send(event.response())
+        except trio.BrokenResourceError:
+            # The server has not waited for it.
+            return
 
     async def until(self, wanted: str) -> list[dict[str, Any]]:
         """Messages up to the first whose kind is ``wanted``: a reply's ``reply:ID``, else what it tells."""
