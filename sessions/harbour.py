@@ -311,9 +311,9 @@ class Harbour:
 
     def _check_room(self, workspace: str) -> None:
         total, local = self.limits.max_total_sessions, self.limits.max_sessions_per_workspace
-        here = sum(1 for each in self._sessions.values() if each.cwd == workspace)
         starting = len(self._starting)
-        if local and here + starting >= local:
+        # Counted only for a limit: without one there may be too many sessions to look at each time.
+        if local and sum(each.cwd == workspace for each in self._sessions.values()) + starting >= local:
             raise SessionLimitExceeded(local, "workspace")
         if total and len(self._sessions) + starting >= total:
             raise SessionLimitExceeded(total, "total")
