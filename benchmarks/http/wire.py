@@ -21,6 +21,7 @@ __all__ = ["Control", "Streams", "open_stream"]
 
 _MARK = b"\nid:"
 _BUFFER_BYTES = 1 << 20
+_STALE_S = 1.0
 
 
 class Control:
@@ -29,6 +30,7 @@ class Control:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._connection = http.client.HTTPConnection(*server.address, timeout=60)
+        self._used = 0.0
 
     def close(self) -> None:
         self._connection.close()
@@ -41,11 +43,14 @@ class Control:
     def call_with_headers(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
     ) -> tuple[Any, http.client.HTTPMessage]:
+        if time.monotonic() - self._used > _STALE_S:
+            self._connection.close()  # opened again by the next request; the server may have ended it
         data = None if body is None else msgspec.json.encode(body)
         json_type = {} if data is None else {"Content-Type": "application/json"}
         self._connection.request(method, path, data, {**json_type, **(headers or {})})
         response = self._connection.getresponse()
         raw = response.read()
+        self._used = time.monotonic()
         if response.status >= 400:
             raise RuntimeError(f"{method} {path}: {response.status} {raw[:300]!r}")
         return (msgspec.json.decode(raw) if raw else None), response.headers
