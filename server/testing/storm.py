@@ -149,6 +149,8 @@ class Storm:
                     await trio.sleep(0.5)
         finally:
             world.network.plan = plan
+            # The storm takes the calm time's connections too.
+            world.network.cut_all()
 
     async def _read(
         self, session: DaemonSessionClient, rng: random.Random, transcript: Transcript, reading: trio.Event
