@@ -96,12 +96,14 @@ def event_from_rest(frame: SseEvent) -> Event:
     event_id = envelope.get("id")
     if event_id is not None and not _is_event_id(event_id):
         raise BadEventError("the event id is not a positive safe integer")
+    data = envelope.get("data")
+    details = _object(data)
     return Event(
         type=envelope["type"],
-        data=envelope.get("data"),
+        data=data,
         id=event_id,
-        session_id=_text(_object(envelope.get("data")).get("sessionId")),
-        prompt_id=_text(envelope.get("promptId")) or _text(_object(envelope.get("data")).get("promptId")),
+        session_id=_text(details.get("sessionId")),
+        prompt_id=_text(envelope.get("promptId")) or _text(details.get("promptId")),
         originator_client_id=_text(envelope.get("originatorClientId")),
         meta=_object(envelope.get("_meta")),
         size=len(frame.data),

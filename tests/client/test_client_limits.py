@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -24,6 +25,7 @@ from client import (
     DaemonTurnError,
     JsonRpcError,
     PromptMayBeAcceptedError,
+    PromptRequest,
 )
 from client.limits import PromptCounters, effective_limit
 from tests.support.fake_daemon import (
@@ -162,7 +164,7 @@ async def test_positions_of_the_factories(autojump_clock: Clock) -> None:
 
 
 async def test_capability_limit_passes_unchanged(autojump_clock: Clock) -> None:
-    """CLI-042: null in the capabilities is None here, hence unlimited; a missing value is the default."""
+    """CLI-004, CLI-042: null in the capabilities is None here, hence unlimited; a missing value is the default."""
     for limits, effective in (
         ({"maxPendingPromptsPerSession": None}, None),
         ({"maxPendingPromptsPerSession": 9}, 9),
@@ -172,6 +174,18 @@ async def test_capability_limit_passes_unchanged(autojump_clock: Clock) -> None:
         async with trio.open_nursery() as nursery:
             async with DaemonClient("http://d", nursery=nursery, max_pending_prompts_per_session=given) as client:
                 assert client.prompt_limit == effective
+
+
+def test_option_names_are_snake_case() -> None:
+    """CLI-004."""
+    for function in (
+        DaemonClient.__init__,
+        DaemonSessionClient.__init__,
+        DaemonSessionClient.events,
+        PromptRequest.build,
+    ):
+        for name in inspect.signature(function).parameters:
+            assert name == name.lower(), f"{function.__qualname__}: {name}"
 
 
 async def answer_200(exchange: Exchange) -> None:
