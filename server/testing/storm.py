@@ -217,6 +217,7 @@ class Storm:
 
     async def _catch_up(self, world: World, session: DaemonSessionClient, transcript: Transcript) -> None:
         """The weather is clear: the reader must reach the head of the ring."""
+        served = None
         for _ in range(600):
             try:
                 served = world.harbour.find(session.session_id)
@@ -226,7 +227,8 @@ class Storm:
             if transcript.last >= served.ring.head and not len(served.operations):
                 return
             await trio.sleep(0.5)
-        self.findings.append(f"the reader stopped at {transcript.last} of {served.ring.head}")
+        head = served.ring.head if served is not None else 0
+        self.findings.append(f"the reader stopped at {transcript.last} of {head}")
 
     def _after(self, world: World, living: Counter[str]) -> None:
         """Nothing is left of the client: no slot, no subscriber, no connection, no task."""
