@@ -34,8 +34,11 @@ EngineOpener = Callable[[Config, Observer], AbstractAsyncContextManager[Any]]
 FOREIGN_LOOP: Final = "moorline runs on Trio: run `hypercorn -k trio server.app` or `python -m server`"
 
 
-_ENGINE_DRAIN: Final = 2.0
-"""Seconds the sessions get to close before their readers are cut, at most."""
+_ENGINE_DRAIN: Final = 2.2
+"""Seconds the sessions get to close before their readers are cut, at most: a little more than a turn that does not heed
+its cancel is given (`sessions.limits.Limits.close_grace`)."""
+_LAST_WORDS: Final = 0.1
+"""Seconds for the readers of closed sessions to come to their end by themselves."""
 
 
 def _announce(text: str) -> None:
@@ -113,6 +116,8 @@ class Application:
         config = self._settle_config(self._config if self._config is not None else load())
         if self._set_up_logs:
             set_up_logging(config.log_level, config.log_format)
+        if self._workers > 1:
+            log.warning("several_workers_share_no_sessions", workers=self._workers)
         self._apply(config)
         metrics = Metrics()
         async with self._open_engine(config, metrics) as engine:
@@ -122,7 +127,7 @@ class Application:
                 create_web(ground, self._packages, self._routes) as web,
                 trio.open_nursery() as nursery,
             ):
-                nursery.start_soon(self._drain_engine, engine, min(_ENGINE_DRAIN, config.drain_ms / 2000))
+                nursery.start_soon(self._drain_engine, engine, min(_ENGINE_DRAIN, 0.55 * config.drain_ms / 1000))
                 self._handler = self._wrap(web, config)
                 try:
                     yield ground
@@ -136,6 +141,7 @@ class Application:
         await self.drain.wait_begun()
         with trio.move_on_after(grace):
             await engine.drain(grace)
+            await trio.sleep(_LAST_WORDS)
         self.drain.cut()
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:

@@ -15,7 +15,7 @@ from sessions.runner import Runner
 
 __all__ = ["choose_runner", "open_engine"]
 
-_KILL_GRACE: Final = 1.5
+_KILL_GRACE: Final = 1.0
 """Seconds between SIGTERM and SIGKILL for an agent process: small enough for the process to end within 5 s (C-063)."""
 
 

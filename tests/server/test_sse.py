@@ -218,7 +218,7 @@ async def test_an_engine_that_does_not_come_to_an_end_is_not_waited_for(autojump
         before = trio.current_time()
         application.drain.begin()
         assert (await stream.rest()).endswith(b"event: bye\n\n")
-        assert trio.current_time() - before == pytest.approx(1.5)
+        assert trio.current_time() - before == pytest.approx(1.65)
 
 
 async def test_head_request_holds_nothing_open(autojump_clock: MockClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import sys
@@ -12,6 +13,7 @@ import trio
 
 from tests.support.http import RawConnection, ask, open_raw
 from tests.support.processes import ROOT, Process, running
+from tests.support.scripted_agent import shell_line, steps
 from tests.support.serving import UPGRADE
 
 pytestmark = pytest.mark.process
@@ -118,6 +120,55 @@ async def test_hundred_streams_and_a_stalled_client_end_within_the_bound() -> No
                 assert trio.current_time() - started < 5
         nursery.cancel_scope.deadline = trio.current_time() + 2
     assert ends == 99
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+async def test_sigterm_with_everything_open(stubborn: bool, tmp_path: Path) -> None:
+    """C-063: running turns, streams, an idle connection; nothing of it is left, not even what the agent started.
+
+    Also with an agent that ignores cancel, the end of its input and SIGTERM.
+    """
+    pids = tmp_path / "pids"
+    options = {"ignore_sigterm": True, "ignore_eof": True} if stubborn else {}
+    agent = shell_line(pidfile=str(pids), **options)
+    turn = [["spawn"], ["deaf"], ["hold"]] if stubborn else [["spawn"], ["hold"]]
+    async with (
+        running([*MODULE, "--agent", agent]) as server,
+        open_raw(server.port) as one,
+        open_raw(server.port) as two,
+    ):
+        for raw in (one, two):
+            created = await ask(server.port, "POST", "/session", b'{"sessionScope":"thread"}')
+            session = created.json()["sessionId"]
+            await raw.request("GET", f"/session/{session}/events")
+            await raw.read_head()
+            body = json.dumps({"prompt": [{"type": "text", "text": steps(*turn)}]}).encode()
+            assert (await ask(server.port, "POST", f"/session/{session}/prompt", body)).status == 202
+            await raw.until(b"pid ")
+        async with open_raw(server.port) as idle:
+            await idle.request("GET", "/health")
+            await idle.reply()
+            server.terminate()
+            started = trio.current_time()
+            rests = [await raw.wait_end(within=5) for raw in (one, two)]
+            await idle.wait_end(within=5)
+            assert await server.wait(within=5) == 0
+            took = trio.current_time() - started
+            assert took < 5
+        for rest in rests:
+            assert rest.endswith(b"0\r\n\r\n")
+            assert b"session_closed" in rest or (stubborn and b"daemon_draining" in rest)
+        left = [pid for pid in pids.read_text().split() if alive(int(pid))]
+        assert left == []
+
+
+def alive(pid: int) -> bool:
+    """A zombie is not: whose duty it is to bury an orphan is a matter of the container."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
 
 
 async def test_configuration_for_hypercorn_comes_from_the_environment(tmp_path: Path) -> None:
