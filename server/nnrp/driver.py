@@ -26,7 +26,7 @@ from server.nnrp.policy import Principal
 from server.nnrp.running import Running, answer_at_once
 from server.nnrp.session import ServedSession
 from server.nnrp.submit import Submit
-from server.nnrp.writer import HARD_BYTES, Writer
+from server.nnrp.writer import Writer
 from server.telemetry import log
 from sessions.operation import CancelReason
 
@@ -149,8 +149,8 @@ class Link:
     async def _read(self) -> None:
         machine, writer = self.machine, self.writer
         while not machine.closed:
-            if writer.size >= HARD_BYTES:
-                await writer.wait_room(HARD_BYTES)
+            if writer.flooded:
+                await writer.wait_taken()
             try:
                 data = await self._stream.receive_some(_READ)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -271,7 +271,8 @@ class Link:
             else:
                 self.service.detach(session)
         self._flow.set()
-        log.debug("nnrp_connection_over", transport=self.transport, cause=str(machine.end_cause))
+        cause = machine.end_cause
+        log.debug("nnrp_connection_over", transport=self.transport, cause="" if cause is None else cause.name.lower())
 
     def _carry_out_close(
         self, session: ServedSession | None, cancelled: tuple[Any, ...], abandoned: tuple[Any, ...], closed: bool

@@ -153,7 +153,7 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
         _tell_gap(link, machine.session_id, plan.first_available)
     again = [] if held.journal is None else held.journal.take(plan)
     for entry in again:
-        link.writer.write(entry.parts)
+        link.writer.write(entry.parts, result=True)
     log.info(
         "nnrp_session_resumed",
         session=machine.session_id,

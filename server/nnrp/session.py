@@ -82,7 +82,7 @@ class ServedSession:
         if self.journal is not None:
             self.journal.add(event_id, operation.operation_id, tuple(parts))
         if self.link is not None:
-            self.link.writer.write(parts)
+            self.link.writer.write(parts, result=True)
 
     def cancel_all(self, reason: CancelReason) -> None:
         for each in self.running():

@@ -9,12 +9,13 @@ import trio
 
 from protocol.layout import Buffer
 
-__all__ = ["HARD_BYTES", "HIGH_BYTES", "Writer"]
+__all__ = ["ANSWER_BYTES", "HIGH_BYTES", "Writer"]
 
 HIGH_BYTES: Final = 1024 * 1024
 """Queued bytes from which results wait; their operations keep their credit meanwhile."""
-HARD_BYTES: Final = 2 * 1024 * 1024
-"""Queued bytes from which nothing more is read: answers to control messages do not wait for room, and must be bounded too."""
+ANSWER_BYTES: Final = 1024 * 1024
+"""Bytes of answers queued behind what is being sent, from which nothing more is read: they do not wait for room as results
+do, and must be bounded too. Results do not count, so that cancels are read while results are stuck (C-084)."""
 _JOIN: Final = 64 * 1024
 _SLICE: Final = 256 * 1024
 """A peer has the send timeout for each slice, so a large result to a slow peer is not taken for a dead peer."""
@@ -35,27 +36,41 @@ class Writer:
         self._more = trio.Event()
         self._room = trio.Event()
         self._ended = False
+        self._answers = 0
         self.size = 0
         """Bytes queued and not yet taken by the transport."""
+
+    @property
+    def flooded(self) -> bool:
+        """Whether reading should stop until the peer has taken in what it was answered."""
+        return self._answers >= ANSWER_BYTES and not self._ended
 
     @property
     def full(self) -> bool:
         """Whether a result should wait. Never after the end: what is written then is dropped."""
         return self.size >= self._high and not self._ended
 
-    def write(self, parts: Iterable[Buffer]) -> None:
+    def write(self, parts: Iterable[Buffer], *, result: bool = False) -> None:
         """Queue one packet, or several, given as buffers. They must not change until they are sent."""
         if self._ended:
             return
+        size = 0
         for part in parts:
             self._queue.append(part)
-            self.size += len(part)
+            size += len(part)
+        self.size += size
+        if not result:
+            self._answers += size
         self._more.set()
 
-    async def wait_room(self, limit: int | None = None) -> None:
-        """Wait until fewer than ``limit`` bytes (the mark for results) are queued, or the writer has ended."""
-        mark = self._high if limit is None else limit
-        while self.size >= mark and not self._ended:
+    async def wait_room(self) -> None:
+        """Wait until results may be queued again, or the writer has ended."""
+        while self.full:
+            await self._room.wait()
+
+    async def wait_taken(self) -> None:
+        """Wait until what was queued as answers is being sent, or the writer has ended."""
+        while self.flooded:
             await self._room.wait()
 
     def end(self) -> None:
@@ -77,6 +92,9 @@ class Writer:
                 await self._more.wait()
                 continue
             batch, self._queue = self._queue, []
+            if self.flooded:
+                self._tell_room()
+            self._answers = 0
             for chunk in _chunks(batch):
                 with trio.fail_after(self._timeout):
                     await self._stream.send_all(chunk)

@@ -1,0 +1,219 @@
+"""Credit as the server enforces it, and peers that misbehave: other connections and the memory stay as they are."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from protocol.nnrp.enums import CancelScopeKind, ErrorCode, ExtType, FlowFlags, FlowScope, MessageType, UpdateReason
+from protocol.nnrp.extensions import ALL_FEATURES, ControlExtension, pack_extensions
+from protocol.nnrp.header import Header
+from protocol.nnrp.machines.connection import ConnectionLimits
+from protocol.nnrp.machines.hello import HelloPolicy
+from protocol.nnrp.machines.opening import OpenPolicy
+from protocol.nnrp.messages import Error, FlowUpdate, FrameCancel, FrameSubmit, Ping, SessionOpenAck
+from protocol.nnrp.vendor import CancelScope, SubmitContext
+from server.nnrp.policy import ServingPolicy
+from tests.support.nnrp import HELLO, OPEN, Peer, raw, serving_nnrp, submit_packet, text_of
+
+FOUR = ServingPolicy(opening=OpenPolicy(max_in_flight_operations=4, operation_credit=4))
+
+
+async def test_the_granted_credit_is_at_most_what_is_configured() -> None:
+    """nnrp-wire 13.2: a request above the limit is lowered, not refused."""
+    async with serving_nnrp(FOUR) as served, served.peer() as peer:
+        answer = (await peer.open(OPEN.replace(max_in_flight_operations=100))).metadata
+        assert isinstance(answer, SessionOpenAck)
+        assert (answer.granted_operation_credit, answer.max_in_flight_operations) == (4, 4)
+
+
+async def test_a_peer_that_ignores_its_credit_is_stopped() -> None:
+    """C-085: of 1,000 submits at once four run, the rest get an ERROR each; nobody else notices."""
+    async with serving_nnrp(FOUR) as served, served.peer() as peer, served.peer() as other:
+        await peer.open()
+        await other.open()
+        flood = b"".join(submit_packet(number, b"sleep=60000;") for number in range(1, 1001))
+        await peer.stream.send_all(flood)
+        await other.submit(1, b"fine")
+        assert text_of(await other.receive(MessageType.RESULT_PUSH)) == b"fine"
+        for number in range(5, 1001):
+            error = (await peer.receive(MessageType.ERROR)).metadata
+            assert isinstance(error, Error)
+            assert (error.error_code, error.is_fatal) == (ErrorCode.LIMIT_EXCEEDED, 0)
+            assert error.related_frame_id == number
+        assert served.service.statistics().operations == 4
+        for number in range(1, 5):
+            await peer.send(FrameCancel(), session_id=1, frame_id=number)
+        assert [(await peer.receive()).kind for _ in range(4)] == [MessageType.RESULT_DROP] * 4
+        await peer.submit(1001, b"again")
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"again"
+
+
+async def test_credit_comes_back_on_every_kind_of_ending() -> None:
+    """C-078: 200 operations, four at a time, in five kinds of endings; then four still run at once."""
+    async with serving_nnrp(FOUR) as served, served.peer() as peer:
+        await peer.open(features=ALL_FEATURES)
+        ended = frame = 0
+        for turn in range(40):
+            kind = turn % 5
+            frames = list(range(frame + 1, frame + 5))
+            frame += 4
+            long = kind in (2, 3)
+            for number in frames:
+                work = b"fail;" if kind == 1 else b"sleep=60000;" if long else b"sleep=1;"
+                await peer.submit(number, work, context=SubmitContext(number))
+            if kind == 2:
+                for number in frames:
+                    await cancel(peer, CancelScope(CancelScopeKind.OPERATION, operation_id=number), number)
+            if kind == 3:
+                await cancel(peer, CancelScope(CancelScopeKind.SESSION))
+            for _ in frames:
+                packet = await peer.receive()
+                assert packet.kind in (MessageType.RESULT_PUSH, MessageType.RESULT_DROP)
+                ended += 1
+            if kind == 4:  # superseded: one by one, each by the next
+                frame += 1
+                await peer.submit(frame, b"sleep=60000;", context=SubmitContext(frame))
+                frame += 1
+                await peer.submit(frame, b"x", context=SubmitContext(frame, supersedes_operation_id=frame - 1))
+                assert {(await peer.receive()).kind for _ in range(2)} == {
+                    MessageType.RESULT_PUSH,
+                    MessageType.RESULT_DROP,
+                }
+        assert ended == 160
+        (session,) = served.service.sessions
+        assert session.machine.window.in_flight == 0
+        assert session.machine.window.hold() is None
+        assert served.service.statistics().operations == 0
+        for number in range(frame + 1, frame + 5):
+            await peer.submit(number, b"sleep=50;", context=SubmitContext(number))
+        assert [(await peer.receive()).kind for _ in range(4)] == [MessageType.RESULT_PUSH] * 4
+
+
+async def cancel(peer: Peer, scope: CancelScope, frame_id: int = 0) -> None:
+    body = pack_extensions([ControlExtension.of(ExtType.CANCEL_SCOPE, scope)])
+    await peer.send(FrameCancel(), body, session_id=1, frame_id=frame_id)
+
+
+async def test_connection_credit_is_enforced_over_its_sessions() -> None:
+    """nnrp-wire 13.6, C-080 on the server's side: never more than the connection's four in flight in total."""
+    policy = ServingPolicy(hello=HelloPolicy(max_concurrent_frames=4))
+    async with serving_nnrp(policy) as served, served.peer() as peer:
+        for number in (1, 2):
+            await peer.open(OPEN.replace(requested_session_id=number))
+        for number in range(1, 4):
+            await peer.submit(number, b"sleep=200;", session_id=1)
+            await peer.submit(number, b"sleep=200;", session_id=2)
+        kinds = [(await peer.receive()).kind for _ in range(6)]
+        assert kinds == [MessageType.ERROR] * 2 + [MessageType.RESULT_PUSH] * 4
+
+
+async def test_a_stale_flow_update_is_dropped_and_a_paused_session_keeps_its_results() -> None:
+    """C-079 where the server accepts updates: epoch 5 pauses results, an older grant changes nothing, epoch 6 lets go."""
+
+    def flow(reason: UpdateReason, epoch: int) -> FlowUpdate:
+        return FlowUpdate(
+            scope_kind=FlowScope.SESSION,
+            update_reason=reason,
+            session_credit=4,
+            credit_epoch=epoch,
+            flow_flags=FlowFlags.CREDIT_VALID,
+        )
+
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open()
+        await peer.send(flow(UpdateReason.PAUSE, 5), session_id=1)
+        await peer.send(flow(UpdateReason.GRANT, 4), session_id=1)
+        await peer.submit(1, b"sleep=1;held")
+        await peer.nothing_comes()
+        await peer.send(flow(UpdateReason.RESUME, 6), session_id=1)
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=1;held"
+
+
+@pytest.mark.parametrize(
+    ("offset", "length"), [(0, 65), (60, 8), (64, 1), (0xFFFFFFF0, 0x20), (0xFFFFFFFF, 1)], ids=str
+)
+async def test_payload_descriptors_that_point_outside_the_region(offset: int, length: int) -> None:
+    """C-056: refused with malformed_body or malformed_header's stable code, no operation starts, the session goes on."""
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open()
+        packet = bytearray(submit_packet(1, bytes(64)))
+        at = packet.index((64).to_bytes(4, "little"), 40 + 72 + 32 + 16)
+        packet[at - 4 : at + 4] = offset.to_bytes(4, "little") + length.to_bytes(4, "little")
+        await peer.stream.send_all(packet)
+        error = (await peer.receive(MessageType.ERROR)).metadata
+        assert isinstance(error, Error)
+        assert not error.is_fatal
+        assert served.service.statistics().operations == 0
+        await peer.submit(2, bytes(64))
+        assert len(text_of(await peer.receive(MessageType.RESULT_PUSH))) == 64
+
+
+@pytest.mark.parametrize(
+    ("meta_len", "body_len"), [(0, 0xFFFFFFFF), (0xFFFFFFFF, 0), (0xFFFFFFFF, 0xFFFFFFFF)], ids=["body", "meta", "sum"]
+)
+async def test_a_declared_length_is_not_trusted(meta_len: int, body_len: int) -> None:
+    """C-054: refused at once with an ERROR and a close; nothing is waited for; others go on."""
+    async with serving_nnrp() as served, served.peer() as peer, served.peer() as other:
+        header = Header(MessageType.PING, meta_len=meta_len, body_len=body_len)
+        await peer.stream.send_all(header.pack())
+        error = (await peer.receive(MessageType.ERROR, seconds=2)).metadata
+        assert isinstance(error, Error)
+        assert error.is_fatal
+        with pytest.raises(EOFError):
+            await peer.receive(seconds=2)
+        await other.send(Ping())
+        await other.receive(MessageType.PONG)
+
+
+async def test_connections_that_never_say_hello_are_closed_in_time() -> None:
+    """C-077: silent ones and ones with half a hello; a proper client works meanwhile."""
+    policy = ServingPolicy(limits=ConnectionLimits(handshake_timeout=0.3))
+    async with serving_nnrp(policy) as served, trio.open_nursery() as nursery:
+
+        async def loiter(start: bytes) -> None:
+            async with await trio.open_tcp_stream(served.host, served.port) as stream:
+                if start:
+                    await stream.send_all(start)
+                with trio.fail_after(3):
+                    assert await stream.receive_some(1) == b""
+
+        for number in range(40):
+            nursery.start_soon(loiter, raw(HELLO)[:50] if number % 2 else b"")
+        async with served.peer() as peer:
+            await peer.open()
+            await peer.submit(1)
+            await peer.receive(MessageType.RESULT_PUSH)
+
+
+async def test_a_silent_connection_is_closed_and_its_operations_end() -> None:
+    """nnrp-wire 2.2, 13.8: the idle timeout counts received packets; half a header does not prolong it."""
+    policy = ServingPolicy(limits=ConnectionLimits(idle_timeout=0.3))
+    async with serving_nnrp(policy) as served, served.peer() as peer:
+        await peer.open()
+        await peer.submit(1, b"sleep=60000;")
+        await peer.stream.send_all(raw(Ping())[:20])
+        with pytest.raises(EOFError):
+            await peer.receive(seconds=3)
+        await served.wait_until(lambda: served.service.statistics().operations == 0)
+        assert served.service.statistics().sessions == 0
+
+
+async def test_a_peer_that_never_reads_is_dropped_and_holds_bounded_memory() -> None:
+    """Issue 5, Bad input: what a deaf peer can make us hold is bounded, and it is given up after the send timeout."""
+    policy = ServingPolicy(send_timeout=0.5)
+    async with serving_nnrp(policy) as served, served.peer() as peer:
+        await peer.open()
+        (link,) = served.service.links
+        highest = 0
+        with trio.move_on_after(10):
+            number = 0
+            try:
+                while not link.machine.closed:
+                    number += 1
+                    await peer.stream.send_all(submit_packet(number, bytes(100_000), metadata=FrameSubmit()))
+                    highest = max(highest, link.writer.size)
+            except trio.BrokenResourceError:
+                pass
+        assert link.machine.closed
+        assert highest < 8 * 1024 * 1024

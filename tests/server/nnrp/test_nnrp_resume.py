@@ -1,0 +1,235 @@
+"""Sessions that come back: tokens, windows, redelivery, and the old connection that is still there (nnrp-wire 13.7)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from protocol.nnrp.enums import (
+    ErrorCode,
+    HeaderFlags,
+    MessageType,
+    SessionErrorCode,
+    SessionFlags,
+    SessionStatus,
+)
+from protocol.nnrp.extensions import ALL_FEATURES
+from protocol.nnrp.machines.opening import OpenPolicy
+from protocol.nnrp.messages import Close, Error, FrameCancel, SessionClose, SessionOpen, SessionOpenAck
+from protocol.nnrp.packet import Packet
+from protocol.nnrp.vendor import ResumeFrom, SubmitContext
+from server.nnrp.policy import ServingPolicy, token_check
+from server.nnrp.submit import Answer, Emit, Submit
+from server.nnrp.workers.echo import EchoWorker
+from tests.support.nnrp import OPEN, Peer, Served, functions, serving_nnrp, submit_packet, text_of, token_of
+
+RESUMABLE = OPEN.replace(requested_session_id=5, session_flags=SessionFlags.ALLOW_RESUME)
+
+
+def ack(packet: Packet) -> SessionOpenAck:
+    assert isinstance(packet.metadata, SessionOpenAck)
+    return packet.metadata
+
+
+@asynccontextmanager
+async def lost(served: Served) -> AsyncIterator[Peer]:
+    """A peer whose connection is cut at the end of the block, with the server knowing it."""
+    async with served.peer() as peer:
+        yield peer
+    await served.wait_until(lambda: not served.service.links)
+
+
+async def test_resume_after_a_dropped_connection() -> None:
+    """C-086: after operation 1 the result of 2 and, when it is there, of 3 arrive once each; nothing ran twice."""
+    ran: list[int] = []
+    echo = EchoWorker()
+
+    async def handler(submit: Submit, emit: Emit) -> Answer:
+        ran.append(submit.operation.operation_id)
+        return await echo.run(submit, emit)
+
+    async with serving_nnrp(make_worker=functions(handler)) as served:
+        async with lost(served) as peer:
+            opened = await peer.open(RESUMABLE, features=ALL_FEATURES)
+            assert ack(opened).resume_window_ms == 120_000
+            token = token_of(opened)
+            assert len(token) == 24
+            for number, work in ((1, b"one"), (2, b"sleep=120;two"), (3, b"sleep=300;three")):
+                await peer.submit(number, work, session_id=5)
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"one"
+        await trio.sleep(0.2)
+        async with served.peer() as peer:
+            answer = await peer.open(
+                RESUMABLE, token=token, features=ALL_FEATURES, resume_from=ResumeFrom(resume_from_operation_id=1)
+            )
+            assert ack(answer).session_status is SessionStatus.RESUMED
+            assert token_of(answer) not in (b"", token)
+            texts = [text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in range(2)]
+            assert texts == [b"sleep=120;two", b"sleep=300;three"]
+            await peer.submit(4, b"four", session_id=5)
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"four"
+            await peer.nothing_comes()
+        assert sorted(ran) == [1, 2, 3, 4]
+
+
+async def test_resume_by_cursor_redelivers_exactly_what_comes_after_it() -> None:
+    """nnrp-extensions, Resume watermark: last_event_id, also in the middle of an operation's parts."""
+    async with serving_nnrp() as served:
+        async with lost(served) as peer:
+            token = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+            await peer.submit(1, b"partial=4;abcdefgh", session_id=5)
+            for _ in range(4):
+                await peer.receive(MessageType.RESULT_PUSH)
+        async with served.peer() as peer:
+            await peer.open(RESUMABLE, token=token, features=ALL_FEATURES, resume_from=ResumeFrom(last_event_id=2))
+            again = [await peer.receive(MessageType.RESULT_PUSH) for _ in range(2)]
+            assert b"".join(map(text_of, again)) == b"partial=4;abcdefgh"[9:]
+            await peer.nothing_comes()
+
+
+async def test_a_gap_is_said() -> None:
+    """nnrp-extensions: the cursor lies below what is held → ERROR, scope session, not fatal, naming the first id."""
+    policy = ServingPolicy(journal_entries=2)
+    async with serving_nnrp(policy) as served:
+        async with lost(served) as peer:
+            token = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+            await peer.submit(1, b"partial=5;abcdefgh", session_id=5)
+            for _ in range(5):
+                await peer.receive(MessageType.RESULT_PUSH)
+        async with served.peer() as peer:
+            await peer.open(RESUMABLE, token=token, features=ALL_FEATURES, resume_from=ResumeFrom(last_event_id=1))
+            packet = await peer.receive(MessageType.ERROR)
+            assert isinstance(packet.metadata, Error)
+            assert packet.metadata.error_code == SessionErrorCode.RESUME_REJECTED
+            assert not packet.metadata.is_fatal
+            assert b"4" in bytes(packet.body)
+            assert len([await peer.receive(MessageType.RESULT_PUSH) for _ in range(2)]) == 2
+
+
+async def test_bad_tokens_are_all_refused_the_same_way() -> None:
+    """C-087, C-090: random, flipped, truncated, declared but absent, used up; the owner can still resume."""
+    async with serving_nnrp() as served:
+        async with lost(served) as peer:
+            token = token_of(await peer.open(RESUMABLE))
+        flipped = bytes([token[0] ^ 1]) + token[1:]
+        async with served.peer() as peer:
+            for bad in (b"x" * 24, flipped, token[:-1], token + b"0"):
+                await refused(peer, RESUMABLE, bad)
+            await refused(peer, RESUMABLE.replace(requested_session_id=6), token)
+            await refused(peer, RESUMABLE.replace(profile_id=1, schema_id=0, schema_version=0), token)
+            declared = RESUMABLE.replace(resume_token_bytes=24)
+            await peer.send(declared, strict=False)
+            answer = ack(await peer.receive(MessageType.SESSION_OPEN_ACK))
+            assert answer.session_error_code == SessionErrorCode.RESUME_REJECTED
+            assert ack(await peer.open(OPEN.replace(requested_session_id=9))).session_status is SessionStatus.OPENED
+            assert ack(await peer.open(RESUMABLE, token=token)).session_status is SessionStatus.RESUMED
+        async with served.peer() as peer:
+            await refused(peer, RESUMABLE, token)  # used up
+
+
+async def refused(peer: Peer, request: SessionOpen, token: bytes, auth: bytes = b"") -> None:
+    answer = ack(await peer.open(request, token=token, auth=auth))
+    assert (answer.session_status, answer.session_error_code) == (
+        SessionStatus.REJECTED,
+        SessionErrorCode.RESUME_REJECTED,
+    )
+
+
+async def test_another_principal_cannot_resume() -> None:
+    """C-087: a token presented under another principal is refused like any other; the true owner can still resume."""
+    ours, theirs = token_check("ours"), token_check("theirs")
+    policy = ServingPolicy(authenticate=lambda block: ours(block) or theirs(block))
+    async with serving_nnrp(policy) as served:
+        async with served.peer(hello=False) as peer:
+            token = token_of(await peer.open(RESUMABLE, auth=b"ours"))
+        await served.wait_until(lambda: not served.service.links)
+        async with served.peer(hello=False) as peer:
+            await refused(peer, RESUMABLE, token, auth=b"theirs")
+            assert ack(await peer.open(RESUMABLE, token=token, auth=b"ours")).session_status is SessionStatus.RESUMED
+
+
+async def test_resume_while_the_old_connection_is_half_open() -> None:
+    """C-088: results flow to the new connection; what the old one sends for this session is refused and cancels nothing."""
+    async with serving_nnrp() as served, served.peer() as old, served.peer() as new:
+        token = token_of(await old.open(RESUMABLE))
+        await old.submit(1, b"sleep=200;work", session_id=5)
+        await served.wait_until(lambda: served.service.statistics().operations == 1)
+        assert ack(await new.open(RESUMABLE, token=token)).session_status is SessionStatus.RESUMED
+        await old.send(FrameCancel(), session_id=5, frame_id=1)
+        error = (await old.receive(MessageType.ERROR)).metadata
+        assert isinstance(error, Error)
+        assert error.error_code == ErrorCode.INVALID_STATE
+        assert text_of(await new.receive(MessageType.RESULT_PUSH)) == b"sleep=200;work"
+        await old.nothing_comes()
+
+
+async def test_the_window_opens_and_closes_on_time() -> None:
+    """C-089: within the window resumed; after it refused, the operation stopped, the session gone."""
+    policy = ServingPolicy(opening=OpenPolicy(resume_window_ms=400))
+    async with serving_nnrp(policy) as served:
+        async with lost(served) as peer:
+            opened = await peer.open(RESUMABLE)
+            assert ack(opened).resume_window_ms == 400
+            await peer.submit(1, b"sleep=60000;", session_id=5)
+            await served.wait_until(lambda: served.service.statistics().operations == 1)
+        await trio.sleep(0.15)
+        async with lost(served) as peer:
+            resumed = await peer.open(RESUMABLE, token=token_of(opened))
+            assert ack(resumed).session_status is SessionStatus.RESUMED
+        await trio.sleep(0.6)
+        assert served.service.statistics().sessions == 0
+        async with served.peer() as peer:
+            await refused(peer, RESUMABLE, token_of(resumed))
+
+
+async def test_tokens_from_before_a_restart_are_refused() -> None:
+    """C-090."""
+    async with serving_nnrp() as served:
+        async with served.peer() as peer:
+            token = token_of(await peer.open(RESUMABLE))
+    async with serving_nnrp() as served, served.peer() as peer:
+        await refused(peer, RESUMABLE, token)
+
+
+@pytest.mark.parametrize("message", [Close(), SessionClose()], ids=["connection", "session"])
+async def test_what_was_closed_cannot_be_resumed(message: Close | SessionClose) -> None:
+    """nnrp-wire 13.1, 13.2: a CLOSE closes every session of the connection; only a lost connection leaves them."""
+    async with serving_nnrp() as served:
+        async with served.peer() as peer:
+            token = token_of(await peer.open(RESUMABLE))
+            await peer.send(message, session_id=0 if isinstance(message, Close) else 5)
+            await served.wait_until(lambda: not served.service.sessions)
+        async with served.peer() as peer:
+            await refused(peer, RESUMABLE, token)
+
+
+async def test_a_submit_that_is_sent_again_runs_once() -> None:
+    """A client that lost its connection sends again, flagged RETRANSMIT, what it has no answer to: a frame that had
+    arrived is ignored, one that had not is carried out."""
+    async with serving_nnrp() as served:
+        async with lost(served) as peer:
+            token = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+            await peer.submit(1, b"sleep=200;first", session_id=5, context=SubmitContext(1))
+            await served.wait_until(lambda: served.service.statistics().operations == 1)
+        async with served.peer() as peer:
+            await peer.open(RESUMABLE, token=token, features=ALL_FEATURES)
+            for number, data in ((1, b"sleep=200;first"), (2, b"second")):
+                packet = bytearray(submit_packet(number, data, session_id=5, context=SubmitContext(number)))
+                packet[8] |= HeaderFlags.RETRANSMIT.value
+                await peer.stream.send_all(packet)
+            texts = [text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in range(2)]
+            assert texts == [b"second", b"sleep=200;first"]
+            await peer.nothing_comes()
+
+
+async def test_without_resume_the_operations_of_a_lost_connection_end() -> None:
+    """nnrp-wire 13.7 item 6, the other way round."""
+    async with serving_nnrp() as served:
+        async with served.peer() as peer:
+            await peer.open()
+            await peer.submit(1, b"sleep=60000;")
+            await served.wait_until(lambda: served.service.statistics().operations == 1)
+        await served.wait_until(lambda: served.service.statistics().sessions == 0)
