@@ -11,9 +11,11 @@ import trio
 import trio.testing
 
 from client import (
+    DaemonClient,
     DaemonPromptQueueFullError,
     DaemonSessionClient,
     DaemonTurnError,
+    ReconnectPolicy,
     SessionRequest,
     negotiate_transport,
 )
@@ -234,3 +236,54 @@ async def test_nothing_is_left_on_the_server(transport: str, autojump_clock: Clo
             await session.prompt(words())
         await leave(world)
         assert not world.network.links
+
+
+class Outage:
+    """A network that can be down for a while."""
+
+    def __init__(self, world: World) -> None:
+        self.lasts = False
+        self._connect = world.network.connect
+
+    async def connect(self, host: str, port: int) -> trio.abc.Stream:
+        if self.lasts:
+            raise OSError("no route")
+        return await self._connect(host, port)
+
+
+async def test_a_gap_on_a_shared_socket_is_told_to_the_right_session(autojump_clock: Clock) -> None:
+    """Issue 3: two sessions on one resumable socket and a small ring: the notice names its session, so that counting goes
+    on at the right number."""
+    async with (
+        open_world(seed=10, config=Config(event_ring_size=16)) as world,
+        trio.open_nursery() as nursery,
+        DaemonClient(
+            BASE_URL,
+            nursery=nursery,
+            transport="acp-ws",
+            connect=(outage := Outage(world)).connect,
+            reconnect=ReconnectPolicy(base=0.5, maximum=1.0),
+            reload_on_resync=False,
+        ) as client,
+    ):
+        busy = await DaemonSessionClient.create_or_attach(client)
+        quiet_one = await DaemonSessionClient.create_or_attach(client)
+        async with busy.events() as busy_events, quiet_one.events() as quiet_events:
+            nursery.start_soon(quiet_one.prompt, words(chunks=1))
+            nursery.start_soon(busy.prompt, words(chunks=60, pause=0.1))
+            seen = [await anext(busy_events) for _ in range(10)]
+            outage.lasts = True
+            world.network.cut_all()
+            await trio.sleep(4)
+            outage.lasts = False
+            while seen[-1].type != "turn_complete":
+                seen.append(await anext(busy_events))
+            ring = world.harbour.find(busy.session_id).ring
+            gap = next(event for event in seen if event.type == "state_resync_required")
+            after = seen[seen.index(gap) + 1 :]
+            assert gap.session_id == busy.session_id
+            assert next(event.id for event in after if event.id is not None) == gap.data["earliestAvailableId"]
+            assert seen[-1].id == next(event.id for event in ring.read(0, ring.head) if event.type == "turn_complete")
+            others = [await anext(quiet_events) for _ in range(3)]
+            assert "state_resync_required" not in [event.type for event in others]
+        nursery.cancel_scope.cancel()

@@ -17,7 +17,7 @@ import trio
 
 from server.routes.acp.deferred import Replies, Reply
 from server.routes.acp.history import History
-from server.routes.acp.translate import Wire, notice_message, permission_message, stream_error
+from server.routes.acp.translate import Wire, permission_message, stream_error
 from sessions import Event, EventType, Notice, NoticeType, Subscription
 from sessions.subscription import PROBATION, Item
 
@@ -232,7 +232,7 @@ class SessionStream(OutStream):
         frames: list[bytes] = []
         for item in items:
             if isinstance(item, Notice):
-                frames.append(self._carrier.wire.plain(notice_message(item)))
+                frames.append(self._carrier.wire.notice(item, self._session.id))
                 if item.type is NoticeType.REPLAY_COMPLETE:
                     replaying = False
                     # A replay that was cut by a resync has still come to its end (ACP-136).
@@ -278,7 +278,7 @@ class SessionStream(OutStream):
 
     def _past(self, item: Item) -> bytes | None:
         if isinstance(item, Notice):
-            return self._carrier.wire.plain(notice_message(item))
+            return self._carrier.wire.notice(item, self._session.id)
         if item.type == EventType.PERMISSION_REQUEST:
             return self._question(item)
         # Merged events are not the ring's, so their forms must not be put to its account.
@@ -289,7 +289,7 @@ class SessionStream(OutStream):
             return []
         error, self._error = self._error, None
         self.end = StreamEnd.FAILED
-        return [self._carrier.wire.plain(stream_error(error))]
+        return [self._carrier.wire.notice(stream_error(error), self._session.id)]
 
     # Waiting and ending
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from protocol.acp import QWEN_META_KEY, QWEN_NOTIFY
+from protocol.acp import META_KEY, QWEN_META_KEY, QWEN_NOTIFY
 from protocol.jsonrpc import encode_notification, encode_request
 from protocol.sse import acp_frame
 from sessions import Event, EventType, Notice, NoticeType, Ring
@@ -34,16 +34,19 @@ def event_message(event: Event) -> bytes:
     return b'%b%b,"data":%b}}' % (_NOTIFY, _encode(str(event.type)), data)
 
 
-def notice_message(notice: Notice) -> bytes:
-    """The message for a synthetic frame (ACP-020)."""
+def notice_message(notice: Notice, session_id: str | None = None) -> bytes:
+    """The message for a synthetic frame (ACP-020). ``session_id`` says under our own key whose it is (ACP-199)."""
+    params: dict[str, Any] = {"kind": notice.type, "data": notice.data}
     if notice.type is NoticeType.STREAM_ERROR:
-        return encode_notification(QWEN_NOTIFY, {**notice.data, "kind": notice.type})
-    return encode_notification(QWEN_NOTIFY, {"kind": notice.type, "data": notice.data})
+        params = {**notice.data, "kind": notice.type}
+    if session_id is not None:
+        params["_meta"] = {META_KEY: {"sessionId": session_id}}
+    return encode_notification(QWEN_NOTIFY, params)
 
 
-def stream_error(text: str) -> bytes:
+def stream_error(text: str) -> Notice:
     """ACP-183."""
-    return notice_message(Notice(NoticeType.STREAM_ERROR, {"error": text}))
+    return Notice(NoticeType.STREAM_ERROR, {"error": text})
 
 
 def permission_message(data: Mapping[str, Any], outbound_id: str) -> bytes:
@@ -78,8 +81,12 @@ class Wire(Protocol):
         """A message made from an event for one connection only."""
         ...
 
+    def notice(self, notice: Notice, session_id: str) -> bytes:
+        """A synthetic message about a session's stream: no id (ACP-095)."""
+        ...
+
     def plain(self, message: bytes) -> bytes:
-        """A reply or a synthetic message: no id (ACP-095)."""
+        """A reply, or another message that is no event: no id (ACP-095)."""
         ...
 
 
@@ -95,6 +102,9 @@ class _Sse:
     def numbered(self, message: bytes, event_id: int) -> bytes:
         return acp_frame(message, event_id)
 
+    def notice(self, notice: Notice, session_id: str) -> bytes:
+        return acp_frame(notice_message(notice))
+
     def plain(self, message: bytes) -> bytes:
         return acp_frame(message)
 
@@ -102,7 +112,8 @@ class _Sse:
 class _Socket:
     """One message per text frame, without ids (ACP-231).
 
-    A client that resumes counts what it gets, so it is shown every event, also the kind others are spared.
+    A client that resumes counts what it gets, so it is shown every event, also the kind others are spared. And since one
+    socket carries all its sessions, it is told which of them a synthetic message is about.
     """
 
     def __init__(self, complete: bool) -> None:
@@ -118,6 +129,9 @@ class _Socket:
 
     def numbered(self, message: bytes, event_id: int) -> bytes:
         return message
+
+    def notice(self, notice: Notice, session_id: str) -> bytes:
+        return notice_message(notice, session_id if self._complete else None)
 
     def plain(self, message: bytes) -> bytes:
         return message
