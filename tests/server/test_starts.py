@@ -32,6 +32,8 @@ async def assert_serving(server: Process) -> None:
     assert (health.status, health.body) == (200, b'{"status":"ok"}')
     capabilities = (await ask(server.port, "GET", "/capabilities")).json()
     assert capabilities["protocolVersions"]["current"] == "v1"
+    # From the file every start was given.
+    assert capabilities["limits"]["maxPendingPromptsPerSession"] == 7
     nothing = await ask(server.port, "GET", "/nowhere")
     assert (nothing.status, nothing.json()) == (404, {"error": "Not found"})
     foreign = await ask(server.port, "GET", "/health", host="evil.example")
@@ -59,9 +61,11 @@ async def can_connect(server: Process) -> bool:
 
 
 @pytest.mark.parametrize("start", STARTS)
-async def test_every_start_serves_and_ends(start: str) -> None:
-    """One start, one server: the routes, the checks, the guard, a stream that is told, exit code 0."""
-    async with running(STARTS[start]) as server:
+async def test_every_start_serves_and_ends(start: str, tmp_path: Path) -> None:
+    """One start, one server: the settings, the routes, the checks, the guard, a stream that is told, exit code 0."""
+    file = tmp_path / "moorline.toml"
+    file.write_text("max-pending-prompts-per-session = 7\n")
+    async with running(STARTS[start], {"MOORLINE_CONFIG": str(file)}) as server:
         await assert_serving(server)
         # The guard is there too.
         async with open_raw(server.port) as raw:
@@ -169,16 +173,6 @@ def alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-async def test_configuration_for_hypercorn_comes_from_the_environment(tmp_path: Path) -> None:
-    file = tmp_path / "moorline.toml"
-    file.write_text("max-pending-prompts-per-session = 7\n")
-    environ = {"MOORLINE_CONFIG": str(file), "MOORLINE_TOKEN": "tied"}
-    async with running(STARTS["default worker"], environ) as server:
-        assert (await ask(server.port, "GET", "/capabilities")).status == 401
-        reply = await ask(server.port, "GET", "/capabilities", Authorization="Bearer tied")
-        assert reply.json()["limits"]["maxPendingPromptsPerSession"] == 7
 
 
 async def test_bad_configuration_under_hypercorn_is_said() -> None:
