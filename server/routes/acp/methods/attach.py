@@ -32,6 +32,10 @@ def methods(registry: Registry) -> dict[str, Method]:
         if binding is None:
             raise not_owned(session_id)
         assert call.id is not None
+        # A client may have lost several sockets before it got through: the prompts it sent on the others are its own too.
+        for former in registry.unattended(session_id, call.connection):
+            if former.connection.may_hand_over:
+                binding.adopt(former, call.id)
         connection.start_events(binding, cursor, epoch, first=Reply(encode_result(call.id, {})))
         return LATER
 
