@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.server.rest.api import Api, block
 from tests.server.rest.conftest import StartApi
 from tests.server.rest.runner import RestRunner
+from tests.support.engine import quiet, submit
 
 UNKNOWN = "00000000-0000-4000-8000-00000000dead"
 EMPTY = {"error": "`prompt` is required and must be a non-empty array of content blocks"}
@@ -395,8 +396,10 @@ async def test_outcome_of_a_failed_prompt(api: Api, session_id: str) -> None:
 async def test_outcomes_are_kept_for_a_bounded_number(api: Api, session_id: str) -> None:
     """Issue: kept for a bounded number of prompts (256)."""
     first = await api.submit(session_id, "fine")
+    await api.outcome(session_id, first)
     for _ in range(256):
-        await api.run(session_id, "fine")
+        submit(api.session(session_id), "fine")
+        await quiet()
     reply = await api.get(f"/session/{session_id}/prompts/{first}")
     assert (reply.status, reply.json()["code"]) == (404, "prompt_not_found")
 
