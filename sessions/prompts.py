@@ -74,6 +74,11 @@ class PromptQueue:
         """Prompts and turns that have not come up."""
         return len(self._waiting)
 
+    @property
+    def first(self) -> Operation | Turn | None:
+        """Whose turn comes next."""
+        return next((each for each in self._waiting if isinstance(each, Turn) or not each.settled), None)
+
     def admit(self, operation: Operation) -> None:
         """Take a slot and a place, in one step (ACP-212). Raises `PromptQueueFull`; nothing has changed then."""
         if self._limit is not None and len(self._pending) >= self._limit:

@@ -126,6 +126,7 @@ class Session:
         self._current: Operation | None = None
         self._keep_id = False
         self._turns_running = False
+        self._turn_held = False
         self._nursery: trio.Nursery | None = None
         self._backlog: list[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]] = []
         self._stop = trio.Event()
@@ -369,9 +370,17 @@ class Session:
         return lambda: None if operation.settled else self._spawn(lead)
 
     def cancel_prompt(self, reason: CancelReason = CancelReason.USER) -> bool:
-        """Cancel the running prompt, not the queue (REST-069). False when nothing runs; then nothing is remembered."""
+        """Cancel the running prompt, not the queue (REST-069). False when nothing runs; then nothing is remembered.
+
+        A prompt that was accepted with nothing before it runs from then on (REST-067), whether its task has had its first
+        turn or not: a cancel sent right behind it is meant for it.
+        """
         self.touch()
-        return self._current is not None and self.cancel_operation(self._current, reason)
+        running = self._current
+        if running is None and not self._turn_held:
+            first = self.prompts.first
+            running = first if isinstance(first, Operation) else None
+        return running is not None and self.cancel_operation(running, reason)
 
     def cancel_operation(self, operation: Operation, reason: CancelReason = CancelReason.USER) -> bool:
         """Cancel one operation, waiting or running. False if it is over or being cancelled already."""
@@ -610,8 +619,10 @@ class Session:
         try:
             while (turn := self.prompts.next_nowait()) is not None:
                 if isinstance(turn, Turn):
+                    self._turn_held = True
                     turn.come()
                     await turn.wait_over()
+                    self._turn_held = False
                 else:
                     await self._run_prompt(turn)
         finally:

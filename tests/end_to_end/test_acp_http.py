@@ -208,7 +208,7 @@ async def test_a_post_that_dies_half_way(rude: str) -> None:
 
 @pytest.mark.parametrize("rude", ["fin", "rst"])
 async def test_a_vanished_reader_starts_the_grace(rude: str) -> None:
-    """C-020, ACP-141, ACP-143: noticed at once on an idle stream; the prompt ends with the grace, not before."""
+    """C-015, C-020, ACP-141, ACP-143: noticed at once on an idle stream; the prompt ends with the grace, not before."""
     async with acp_sockets(session_grace_ms=600) as place:
         client = await place.connect()
         session_id = await client.new_session()
@@ -263,7 +263,11 @@ async def test_close_reply_reaches_the_client_before_the_end_of_the_stream() -> 
             log.append(f"{name} end")
 
         for _ in range(3):
-            async with client.listen() as connection, client.listen(session_id) as stream, trio.open_nursery() as nursery:
+            async with (
+                client.listen() as connection,
+                client.listen(session_id) as stream,
+                trio.open_nursery() as nursery,
+            ):
                 nursery.start_soon(follow, "connection", connection)
                 nursery.start_soon(follow, "session", stream)
                 await client.call("session/close", {"sessionId": session_id}, id=5)

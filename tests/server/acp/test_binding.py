@@ -45,7 +45,7 @@ async def test_detach_keeps_ownership_and_prompt(autojump_clock: MockClock) -> N
 
 
 async def test_expiry_tears_down(autojump_clock: MockClock) -> None:
-    """ACP-143, T10: after 10 s ownership is gone and the prompt aborted; its reply goes to the connection stream (ACP-102)."""
+    """ACP-143, C-015, T10: after 10 s ownership is gone and the prompt aborted; its reply goes to the connection stream (ACP-102)."""
     async with acp_core() as core:
         connection = core.connect()
         stream = connection.open_stream(core.carrier)
@@ -80,11 +80,12 @@ async def test_a_stale_close_detaches_nothing(autojump_clock: MockClock) -> None
     async with acp_core() as core:
         binding = await core.own(core.connect())
         first = binding.open_stream(core.carrier)
-        binding.open_stream(core.carrier)
+        second = binding.open_stream(core.carrier)
         await trio.sleep(0.5)
         first.close()
         await trio.sleep(30)
         assert binding.attached
+        assert binding.stream is second
 
 
 async def test_owned_and_never_attached_has_no_grace(autojump_clock: MockClock) -> None:
@@ -283,6 +284,21 @@ async def test_a_live_session_stream_keeps_the_connection(autojump_clock: MockCl
         connection.open_stream(core.carrier).close()
         await trio.sleep(60)
         assert connection.dead is None
+        stream.close()
+        await trio.sleep(9)
+        assert connection.dead is None
+        await trio.sleep(1.1)
+        assert connection.dead is ConnectionEnd.GRACE_OVER
+
+
+async def test_a_session_in_its_grace_keeps_the_connection(autojump_clock: MockClock) -> None:
+    """ACP-150: the connection's timer fires while a session's own still runs."""
+    async with acp_core() as core:
+        connection = core.connect()
+        binding = await core.own(connection)
+        stream = binding.open_stream(core.carrier)
+        connection.open_stream(core.carrier).close()
+        await trio.sleep(5)
         stream.close()
         await trio.sleep(9)
         assert connection.dead is None

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trio
 from trio.testing import MockClock
 
 from server.routes.acp.offer import negotiated_version
@@ -378,8 +379,6 @@ async def test_dispatch_waits_for_the_202(autojump_clock: MockClock) -> None:
         body = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": {}})
         headers = client.headers(Content_Type="application/json")
         async with place.driver.stream("POST", "/acp", body=body, headers=headers, window=1) as stream:
-            import trio
-
             await trio.testing.wait_all_tasks_blocked()
             assert place.harbour.sessions == []
             assert (await stream.head()).status == 202
@@ -396,6 +395,7 @@ async def test_a_client_gone_before_its_202_was_not_heard(autojump_clock: MockCl
         headers = client.headers(Content_Type="application/json")
         async with place.driver.stream("POST", "/acp", body=body, headers=headers, window=0):
             pass
+        await trio.sleep(1)
         assert place.harbour.sessions == []
 
 

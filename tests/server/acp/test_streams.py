@@ -409,3 +409,28 @@ async def test_doubt_moves_with_adoption(autojump_clock: MockClock) -> None:
         theirs.adopt(mine, 9)
         assert (await take(theirs.open_stream(core.carrier, 1)) or [])[-2:] == ["replay_complete", "reply:3"]
         assert await take(mine.open_stream(core.carrier, 3)) == ["replay_complete"]
+
+
+@pytest.mark.parametrize(("answered_after", "ends_after"), [(0.3, 0.35), (None, 1.0)])
+async def test_the_end_waits_for_the_reply_to_close(
+    autojump_clock: MockClock, answered_after: float | None, ends_after: float
+) -> None:
+    """ACP-196, issue 3: until the reply is out and a moment has passed; a reply that cannot go out holds nothing up."""
+    async with acp_core() as core:
+        binding = await core.own(core.connect())
+        stream = binding.open_stream(core.carrier)
+        binding.revoke()
+        await binding.session.close()
+        assert await take(stream) == ["1:session_closed"]
+        before = trio.current_time()
+
+        async def answer() -> None:
+            await trio.sleep(answered_after or 10)
+            assert binding.close_answered is not None
+            binding.close_answered.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(answer)
+            assert await stream.take() is None
+            assert trio.current_time() - before == pytest.approx(ends_after)
+            nursery.cancel_scope.cancel()
