@@ -147,7 +147,10 @@ class SessionLink:
         self.ledger.mark_lost()
 
     def reopened(self) -> None:
-        """From the reader: see to it that nobody waits for an answer that will not come."""
+        """From the reader: see to it that nobody waits for an answer that will not come, and no agent for a vote."""
+        if self.context.transport.always_reading:
+            for answer in self.desk.unresolved():
+                self.context.background.spawn(self._repeat_vote, answer.request_id, answer.vote)
         if self.ledger.lost and not self._seeing_to_it:
             self._seeing_to_it = True
             self.context.background.spawn(self._see_to_lost_prompts)
@@ -250,6 +253,15 @@ class SessionLink:
             known = ticket.prompt_id is not None and ticket.prompt_id == prompt_id
             if known and envelope.get("type") in TERMINALS:
                 ticket.finish(Event(envelope["type"], data))
+
+    async def _repeat_vote(self, request_id: str, vote: Vote) -> None:
+        # As a response the vote had no answer of its own, so it may have died with the connection; as a request it is
+        # answered, and refused if the first one arrived (ACP-175).
+        try:
+            with limited(BEST_EFFORT, "vote"):
+                await self.context.transport.vote(self.session_id, request_id, vote, self.client_id)
+        except DaemonError as exc:
+            logger.info("the vote on %s could not be repeated: %s", request_id, exc)
 
     async def _see_to_lost_prompts(self) -> None:
         """Settle prompts whose answer may be lost by asking, or fail them when the daemon has nothing more to say.

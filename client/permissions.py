@@ -92,6 +92,14 @@ class PermissionDesk:
             return None
         return Answer(event.request_id, known.answer, known.outbound_id)
 
+    def unresolved(self) -> list[Answer]:
+        """Votes that were given and not seen to have an effect. If they went out on a lost connection they may be lost."""
+        return [
+            Answer(request_id, known.answer, known.outbound_id)
+            for request_id, known in self._known.items()
+            if known.answer is not None and not known.resolved
+        ]
+
     def statistics(self) -> dict[str, Any]:
         """Counts, for tests and logs."""
         return {"known": len(self._known)}

@@ -94,6 +94,33 @@ async def test_without_a_consumer_the_default_answers(
         assert fake.votes == ([] if expected is None else [("r1", expected)])
 
 
+@pytest.mark.parametrize("transport", ["acp-http", "acp-ws"])
+async def test_a_vote_lost_with_its_connection_is_repeated(transport: str, autojump_clock: Clock) -> None:
+    """CLI-037, CLI-026: a response has no answer, so after a lost connection an unresolved vote is given again."""
+    async with fake_daemon() as daemon:
+        daemon.moorline = {"detach": True}
+        async with client_of(daemon, transport) as client:
+            session = await DaemonSessionClient.create_or_attach(client)
+            fake = daemon.sessions[session.session_id]
+            async with session.events() as events:
+                ask(fake, "lost")
+                ask(fake, "resolved")
+                kinds = [(await anext(events)).type for _ in range(3)]
+                assert kinds.count("permission_request") == 2
+                await session.vote("lost", "yes")
+                await session.vote("resolved", "yes")
+                await eventually(lambda: len(fake.votes) == 2)
+                fake.publish("permission_resolved", {"requestId": "resolved", "outcome": SELECTED})
+                await anext(events)
+                fake.votes.clear()
+                for stream in list(daemon.network.open):
+                    await trio.aclose_forcefully(stream)
+                await eventually(lambda: bool(fake.votes))
+            await trio.sleep(5)
+            assert fake.votes == [("lost", SELECTED)]
+            assert daemon.calls("rpc session/permission") == 1
+
+
 async def test_where_the_server_decides_the_default_keeps_quiet(autojump_clock: Clock) -> None:
     """Issue 3: a stream that said it only routes replies is no consumer; another client may be about to vote."""
     async with fake_daemon() as daemon:
