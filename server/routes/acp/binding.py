@@ -123,7 +123,7 @@ class Binding:
         if stream is not self.stream or self.over:
             return
         self.stream = None
-        if stream.end is StreamEnd.CLOSED:
+        if stream.end in (StreamEnd.CLOSED, StreamEnd.BROKEN):
             self.end()
         else:
             self._detach(stream.ticket)

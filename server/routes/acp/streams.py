@@ -18,6 +18,7 @@ import trio
 from server.routes.acp.deferred import Replies, Reply
 from server.routes.acp.history import History
 from server.routes.acp.translate import Wire, permission_message, stream_error
+from server.telemetry import log
 from sessions import Event, EventType, Notice, NoticeType, Subscription
 from sessions.subscription import PROBATION, Item
 
@@ -44,6 +45,9 @@ class StreamEnd(enum.Enum):
     CLOSED = "closed"
     EVICTED = "evicted"
     FAILED = "failed"
+    """The session has as many readers as it may have."""
+    BROKEN = "broken"
+    """A defect of ours."""
 
 
 @attrs.frozen(slots=True)
@@ -216,15 +220,24 @@ class SessionStream(OutStream):
         if self._finished():
             return frames
         try:
-            replaying = self._subscription.replaying
-            items = self._subscription.take_nowait()
+            return frames + self._take_events(self._subscription)
+        except Exception:
+            # The barrier of a stream: the peer is told, and what is known to be lost is given up (ACP-183).
+            log.exception("acp_stream_failed", session_id=self._session.id)
+            self.end = StreamEnd.BROKEN
+            return [*frames, self._carrier.wire.notice(stream_error("Internal error"), self._session.id)]
+
+    def _take_events(self, subscription: Subscription) -> list[bytes]:
+        replaying = subscription.replaying
+        try:
+            items = subscription.take_nowait()
         except trio.WouldBlock:
-            return frames if self._subscription.replaying else frames + self._replies_through(self._delivered)
-        frames += self._order(items, replaying)
-        if self._subscription.ended:
-            self.end = StreamEnd.EVICTED if self._subscription.evicted else StreamEnd.CLOSED
-        if not self._subscription.replaying and self.end is not StreamEnd.EVICTED:
-            self._delivered = max(self._delivered, self._subscription.cursor)
+            return [] if replaying else self._replies_through(self._delivered)
+        frames = self._order(items, replaying)
+        if subscription.ended:
+            self.end = StreamEnd.EVICTED if subscription.evicted else StreamEnd.CLOSED
+        if not subscription.replaying and self.end is not StreamEnd.EVICTED:
+            self._delivered = max(self._delivered, subscription.cursor)
             frames += self._replies_through(self._delivered)
         return frames
 

@@ -434,3 +434,27 @@ async def test_the_end_waits_for_the_reply_to_close(
             assert await stream.take() is None
             assert trio.current_time() - before == pytest.approx(ends_after)
             nursery.cancel_scope.cancel()
+
+
+async def test_a_defect_ends_the_binding_and_loses_no_reply(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ACP-183: stream_error without id and the end; what waited behind the replay follows on the connection stream."""
+
+    class Broken(type(SSE)):  # type: ignore[misc]  # the class of the one object
+        def event(self, ring: object, event: object) -> bytes | None:
+            raise ZeroDivisionError("a defect")
+
+    async with acp_core() as core:
+        connection = core.connect()
+        replies = connection.open_stream(core.carrier)
+        binding = await core.own(connection)
+        publish(binding, 1)
+        binding.reply(reply(1))
+        stream = binding.open_stream(Carrier(Broken(), core.hurried.append), 0)
+        (frame,) = frames_of(await stream.take())
+        assert frame.message["params"] == {"error": "Internal error", "kind": "stream_error"}
+        assert await stream.take() is None
+        stream.close()
+        assert connection.bindings == {}
+        assert await take(replies) == ["reply:1"]
