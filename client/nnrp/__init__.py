@@ -1,0 +1,35 @@
+"""The NNRP client: connections, sessions, operations and their results, on Trio. Imports ``protocol`` only.
+
+``open_nnrp`` opens a connection, ``connection.open_session`` a session, ``session.submit`` an operation whose results are
+iterated.
+"""
+
+from __future__ import annotations
+
+from client.nnrp.connection import NnrpConnection, NnrpOptions, open_nnrp
+from client.nnrp.errors import (
+    NnrpClientError,
+    NnrpConnectionLost,
+    NnrpOperationEnded,
+    NnrpRefused,
+    NnrpResultsLost,
+    NnrpSessionOver,
+)
+from client.nnrp.results import Result
+from client.nnrp.session import NnrpSession
+from client.nnrp.submission import Submission
+
+__all__ = [
+    "NnrpClientError",
+    "NnrpConnection",
+    "NnrpConnectionLost",
+    "NnrpOperationEnded",
+    "NnrpOptions",
+    "NnrpRefused",
+    "NnrpResultsLost",
+    "NnrpSession",
+    "NnrpSessionOver",
+    "Result",
+    "Submission",
+    "open_nnrp",
+]

@@ -1,0 +1,528 @@
+"""A client's connection to an NNRP server: opened, kept, made again when it is lost."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal
+
+import attrs
+import trio
+
+from client.backoff import Backoff, ReconnectPolicy
+from client.nnrp.credit import CreditQueue
+from client.nnrp.dialling import Connect, dial
+from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused, NnrpResultsLost, NnrpSessionOver
+from client.nnrp.link import Link
+from client.nnrp.results import Result, drop_details, event_id_of
+from client.nnrp.session import NnrpSession, Sent, ended
+from protocol.layout import Buffer
+from protocol.nnrp.bodies import DataBody
+from protocol.nnrp.enums import (
+    ErrorScope,
+    MessageType,
+    OperationFeatures,
+    PayloadKind,
+    PriorityClass,
+    ProfileId,
+    SessionErrorCode,
+    SessionFlags,
+)
+from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
+from protocol.nnrp.machines import events
+from protocol.nnrp.machines.connection import Connection, ConnectionLimits
+from protocol.nnrp.machines.connection_table import Dialect
+from protocol.nnrp.machines.session import Delivery
+from protocol.nnrp.messages import ClientHello, Error, ResultPush, SessionOpen, SessionOpenAck
+from protocol.nnrp.vendor import ResumeFrom
+
+__all__ = ["NnrpConnection", "NnrpOptions", "open_nnrp"]
+
+logger = logging.getLogger("moorline.client")
+
+_DIALECTS: Final = {"native": Dialect.UNKNOWN, "nnrp-py": Dialect.IMPLICIT, "nnrp-rs": Dialect.BARE}
+_HELLO: Final = ClientHello(
+    supported_profile_bitmap=3,
+    supported_payload_kind_bitmap=PayloadKind(0x7F),
+    supported_codec_bitmap=0xFFFF_FFFF,
+    supported_compression_bitmap=0xFFFF_FFFF,
+    supported_dtype_bitmap=0xFF,
+    supported_layout_bitmap=3,
+    cache_digest_bitmap=1,
+    cache_object_bitmap=0x1FF,
+    cache_namespace_count=1,
+    max_lane_count=1,
+    max_cache_entries=256,
+    max_cache_bytes=8 * 1024 * 1024,
+)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class NnrpOptions:
+    """Times in seconds. ``dialect`` names the server where it is not a full preview3 one. ``reconnect`` None: a lost
+    connection is the end. ``connect`` opens the stream, for tests and tunnels."""
+
+    token: str | None = None
+    dialect: Literal["native", "nnrp-py", "nnrp-rs"] = "native"
+    strict: bool = False
+    open_timeout: float = 10.0
+    send_timeout: float = 30.0
+    keepalive: float = 30.0
+    idle_timeout: float = 120.0
+    reconnect: ReconnectPolicy | None = attrs.field(factory=lambda: ReconnectPolicy(base=0.2, give_up_after=120.0))
+    connect: Connect | None = None
+    random: random.Random = attrs.field(factory=random.Random)
+
+    @property
+    def auth(self) -> bytes:
+        return b"" if self.token is None else self.token.encode("utf-8")
+
+
+@attrs.define(slots=True, eq=False)
+class _Opening:
+    """A SESSION_OPEN under way: of a new session, or of ``resumed``."""
+
+    request: SessionOpen
+    resumed: NnrpSession | None = None
+    answered: trio.Event = attrs.field(factory=trio.Event)
+    session: NnrpSession | None = None
+    error: NnrpClientError | None = None
+
+
+@asynccontextmanager
+async def open_nnrp(url: str, options: NnrpOptions | None = None) -> AsyncIterator[NnrpConnection]:
+    """A connection for the length of an ``async with`` block. ``url``: ``tcp://host:port`` (or ``nnrp://``), ``tls://…``.
+
+    Raises `NnrpConnectionLost` when it cannot be made, `NnrpRefused` when the server refuses the hello. At the end what is
+    in flight is cancelled and the connection closed.
+    """
+    async with trio.open_nursery() as nursery:
+        connection = NnrpConnection(url, options or NnrpOptions())
+        failure = await nursery.start(connection._keep)
+        if failure is not None:
+            nursery.cancel_scope.cancel()
+        else:
+            try:
+                yield connection
+            finally:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + 2):
+                    await connection._end()
+                nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+
+
+class NnrpConnection:
+    """Made by `open_nnrp`. Lost, it is made again by itself for as long as a session can be resumed; submits wait meanwhile,
+    and operations go on at the server."""
+
+    def __init__(self, url: str, options: NnrpOptions) -> None:
+        self.url = url
+        self.credit = CreditQueue()
+        self.reconnects = 0
+        self._options = options
+        self._dialect = _DIALECTS[options.dialect]
+        self._link: Link | None = None
+        self._sessions: dict[int, NnrpSession] = {}
+        self._openings: deque[_Opening] = deque()
+        self._pings: deque[trio.Event] = deque()
+        self._closing = False
+        self._error: NnrpClientError | None = None
+        self._ready = trio.Event()
+        self._hello: NnrpClientError | None = None
+
+    # What is there
+
+    @property
+    def machine(self) -> Connection | None:
+        """The machine of the transport connection there is; None while there is none."""
+        link = self._link
+        return None if link is None or link.machine.closed else link.machine
+
+    @property
+    def connected(self) -> bool:
+        return self.machine is not None
+
+    @property
+    def strict_out(self) -> bool:
+        """Whether what is sent must be strict preview3: not towards a peer that reads another form."""
+        return self._dialect is not Dialect.IMPLICIT
+
+    # What the application wants
+
+    async def open_session(
+        self,
+        *,
+        profile_id: int = ProfileId.TOKEN,
+        schema: tuple[int, int] = (0x1001, 3),
+        resumable: bool = False,
+        max_in_flight: int = 32,
+        priority: PriorityClass = PriorityClass.BALANCED,
+        deadline_ms: int = 0,
+        features: OperationFeatures | None = None,
+        session_id: int = 0,
+        flags: SessionFlags = SessionFlags.ALLOW_SCHEMA_OVERRIDE | SessionFlags.ALLOW_BACKGROUND_RESULTS,
+    ) -> NnrpSession:
+        """Open a session. ``features`` are the operation extensions to ask for, by default all; ``session_id`` 0 lets the
+        server choose (1 towards nnrp-rs). Raises `NnrpRefused`, `NnrpConnectionLost`."""
+        link = self._need_link()
+        if self._dialect is Dialect.IMPLICIT:
+            return self._implicit(link)
+        if self._dialect is Dialect.BARE:
+            features, session_id = NO_FEATURES, session_id or 1
+        request = SessionOpen(
+            requested_session_id=session_id,
+            profile_id=profile_id,
+            priority_class=priority,
+            session_flags=SessionFlags(int(flags) | (SessionFlags.ALLOW_RESUME.value if resumable else 0)),
+            schema_id=schema[0],
+            schema_version=schema[1],
+            default_deadline_ms=deadline_ms,
+            max_in_flight_operations=max_in_flight,
+            client_session_tag=session_id,
+        )
+        opening = _Opening(request)
+        self._openings.append(opening)
+        link.machine.open_session(
+            request, auth=self._session_auth(), features=ALL_FEATURES if features is None else features
+        )
+        link.flush()
+        await opening.answered.wait()
+        if opening.error is not None:
+            raise opening.error
+        assert opening.session is not None
+        return opening.session
+
+    async def ping(self) -> float:
+        """The time a PING takes, in seconds. Raises `NnrpConnectionLost`."""
+        link = self._need_link()
+        answered = trio.Event()
+        self._pings.append(answered)
+        began = trio.current_time()
+        link.machine.send_ping()
+        link.flush()
+        await answered.wait()
+        self._need_link()
+        return trio.current_time() - began
+
+    async def wait_room(self) -> None:
+        """Wait while more is queued to be sent than should be."""
+        if self._link is not None:
+            await self._link.writer.wait_room()
+
+    # For the sessions
+
+    def write(self, parts: Iterable[Buffer]) -> None:
+        """Queue packets behind what the machine has queued."""
+        if self._link is not None:
+            self._link.flush()
+            self._link.writer.write(parts)
+
+    def flush(self) -> None:
+        if self._link is not None:
+            self._link.flush()
+
+    def forget(self, session: NnrpSession, error: NnrpClientError) -> None:
+        if self._sessions.get(session.session_id) is session:
+            del self._sessions[session.session_id]
+        self.credit.fail(session, error)
+
+    # Tasks
+
+    async def _keep(  # noqa: ASYNC114  # the lint's list of startable functions is its own
+        self, *, task_status: trio.TaskStatus[NnrpClientError | None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Make the connection, drive it, and make it again. Reports the first attempt's failure, None when it is there."""
+        try:
+            link = await self._dial()
+        except NnrpClientError as error:
+            task_status.started(error)
+            return
+        backoff = None if self._options.reconnect is None else Backoff(self._options.reconnect, self._options.random)
+        first = True
+        while True:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(link.run)
+                failure = await self._greet(link)
+                if failure is not None:
+                    link.lose()
+                elif backoff is not None:
+                    backoff.reset()
+                if first:
+                    task_status.started(failure)
+            if first and failure is not None:
+                return
+            first = False
+            self._lost(failure)
+            again = await self._again(backoff)
+            if again is None:
+                return
+            link = again
+            self.reconnects += 1
+
+    async def _greet(self, link: Link) -> NnrpClientError | None:
+        """Hello, and the sessions that come back with this connection. None when it is served."""
+        self._link = link
+        self._hello = None
+        self._ready = trio.Event()
+        if self._dialect is not Dialect.BARE:
+            auth = self._options.auth
+            hello = _HELLO.replace(
+                auth_bytes=len(auth), requested_session_id=1 if self._dialect is Dialect.IMPLICIT else 0
+            )
+            link.machine.send_hello(hello, auth)
+            link.flush()
+            with trio.move_on_after(self._options.open_timeout) as scope:
+                await self._ready.wait()
+            if scope.cancelled_caught:
+                return NnrpConnectionLost("the server did not answer the hello in time")
+            if (refusal := self._refusal()) is not None:
+                return refusal
+        for session in list(self._sessions.values()):
+            self._resume(link, session)
+        link.flush()
+        return None
+
+    def _refusal(self) -> NnrpClientError | None:
+        """Why the hello was not accepted, None when it was."""
+        if self._hello is None and self.machine is None:
+            return NnrpConnectionLost("the connection was lost during the hello")
+        return self._hello
+
+    async def _again(self, backoff: Backoff | None) -> Link | None:
+        """The next connection, while there is something to resume; None: it is the end."""
+        while not self._closing and backoff is not None and self._sessions:
+            delay = backoff.next_delay(trio.current_time())
+            if delay is None:
+                break
+            await trio.sleep(delay)
+            try:
+                return await self._dial()
+            except NnrpClientError as error:
+                logger.info("cannot reach %s: %s", self.url, error)
+        self._fail(NnrpConnectionLost("the connection is closed" if self._closing else "the connection was lost"))
+        return None
+
+    async def _dial(self) -> Link:
+        options = self._options
+        try:
+            with trio.fail_after(options.open_timeout):
+                stream = await dial(self.url, options.connect)
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+            raise NnrpConnectionLost(f"cannot connect to {self.url}: {error}") from error
+        return Link(
+            stream,
+            self._act,
+            dialect=self._dialect,
+            strict=options.strict,
+            limits=ConnectionLimits(
+                handshake_timeout=options.open_timeout,
+                idle_timeout=options.idle_timeout,
+                keepalive_interval=options.keepalive,
+            ),
+            send_timeout=options.send_timeout,
+        )
+
+    async def _end(self) -> None:
+        """Cancel what is in flight, close, and wait until the peer has it or two seconds have passed."""
+        self._closing = True
+        link = self._link
+        for session in list(self._sessions.values()):
+            session.fail(NnrpSessionOver("the connection was closed"))
+        if link is not None and not link.machine.closed:
+            link.machine.limits = attrs.evolve(link.machine.limits, drain_timeout=0.0)
+            if not link.machine.close_sent and link.machine.may_send(MessageType.CLOSE):
+                link.machine.close(trio.current_time())
+            link.flush()
+            link.lose()
+            await link.done.wait()
+
+    # What happens
+
+    def _act(self, event: events.Event) -> None:
+        act = _ACTS.get(type(event))
+        if act is not None:
+            act(self, event)
+
+    def _on_hello(self, event: events.HelloAccepted) -> None:
+        self._ready.set()
+
+    def _on_hello_refused(self, event: events.HelloRefused) -> None:
+        self._hello = NnrpRefused("the server refused the hello")
+        self._ready.set()
+
+    def _on_error(self, event: events.ErrorReceived | events.ConnectionClosing) -> None:
+        packet = event.packet
+        message = None if packet is None else packet.metadata
+        if packet is None or not isinstance(message, Error):
+            return
+        text = bytes(packet.body)[: message.diagnostic_bytes].decode("utf-8", "replace")
+        if not self._ready.is_set() and message.is_fatal:
+            self._hello = NnrpRefused(text or "the server refused the hello", message.error_code)
+            self._ready.set()
+            return
+        if not isinstance(event, events.ErrorReceived):
+            return
+        if event.operation is not None and isinstance(sent := event.operation.attachment, Sent):
+            sent.submission.finish(ended(event.operation, message.error_code))
+        elif event.session is not None and message.error_scope is ErrorScope.SESSION:
+            self._on_gap(event.session.attachment, message, text)
+        self.credit.changed()
+
+    def _on_gap(self, session: object, message: Error, text: str) -> None:
+        """Results were lost at the server. What they belonged to cannot be told, so nothing is waited for any more."""
+        if not isinstance(session, NnrpSession) or message.error_code != SessionErrorCode.RESUME_REJECTED:
+            return
+        for operation in list(session.machine.operations) if session.machine.in_flight else []:
+            if isinstance(sent := operation.attachment, Sent):
+                sent.submission.cancel()
+                sent.submission.finish(NnrpResultsLost(text))
+
+    def _on_opened(self, event: events.SessionOpened) -> None:
+        opening = self._openings.popleft()
+        session = opening.resumed
+        if session is None:
+            session = NnrpSession(self, opening.request, event.session, event.resume_token)
+            event.session.attachment = session
+            self._sessions[session.session_id] = session
+            opening.session = session
+        else:
+            event.session.attachment = session
+            for operation, sent in session.attach(event.session, event.resume_token):
+                session.send_again(operation, sent)
+                if operation.ended:
+                    session.cancel_again(operation)
+            self.credit.changed()
+        opening.answered.set()
+
+    def _on_refused(self, event: events.SessionRefused) -> None:
+        opening = self._openings.popleft()
+        answer = event.packet.metadata
+        assert isinstance(answer, SessionOpenAck)
+        later = answer.session_status == 2
+        opening.error = NnrpRefused(
+            f"the server refused the session: {event.outcome.name.lower()} ({answer.session_error_code:#010x})",
+            answer.session_error_code,
+            retry_later=later,
+        )
+        if opening.resumed is not None:
+            opening.resumed.fail(NnrpSessionOver("the session could not be resumed"))
+        opening.answered.set()
+
+    def _on_result(self, event: events.ResultReceived) -> None:
+        session, sent = event.session.attachment, event.operation.attachment
+        if isinstance(session, NnrpSession):
+            session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
+        if isinstance(sent, Sent):
+            if event.delivery is not Delivery.LATE:
+                metadata, content = event.packet.metadata, event.packet.content
+                assert isinstance(metadata, ResultPush)
+                assert isinstance(content, DataBody)
+                final = event.delivery is Delivery.FINAL
+                hints = bool(event.session.terms.features)
+                result = Result(metadata, content, event.state, final, hints, event_id_of(event.packet))
+                sent.submission.put(result)
+            elif event.operation.settled:
+                sent.submission.finish(ended(event.operation, 0))
+        if event.operation.settled:
+            self.credit.changed()
+
+    def _on_drop(self, event: events.DropReceived) -> None:
+        session, sent = event.session.attachment, event.operation.attachment
+        if isinstance(session, NnrpSession):
+            session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
+        if isinstance(sent, Sent):
+            sent.submission.finish(ended(event.operation, drop_details(event.packet)))
+        self.credit.changed()
+
+    def _on_flow(self, event: events.FlowReceived) -> None:
+        self.credit.changed()
+
+    def _on_pong(self, event: events.PongReceived) -> None:
+        if self._pings:
+            self._pings.popleft().set()
+
+    def _on_close_progress(self, event: events.SessionCloseProgress) -> None:
+        session = event.session.attachment
+        if event.step.closed and isinstance(session, NnrpSession):
+            error = NnrpSessionOver("the session was closed")
+            for operation in event.step.abandoned:
+                if isinstance(sent := operation.attachment, Sent):
+                    sent.submission.finish(error)
+            session.fail(error)
+        self.credit.changed()
+
+    # Inside
+
+    def _need_link(self) -> Link:
+        if self._error is not None:
+            raise self._error
+        if self._link is None or self._link.machine.closed:
+            raise NnrpConnectionLost("there is no connection now")
+        return self._link
+
+    def _session_auth(self) -> bytes:
+        return self._options.auth if self._dialect is Dialect.BARE else b""
+
+    def _implicit(self, link: Link) -> NnrpSession:
+        """The one session a peer of the implicit dialect has."""
+        (machine,) = link.machine.sessions.values()
+        if isinstance(machine.attachment, NnrpSession):
+            return machine.attachment
+        session = NnrpSession(self, SessionOpen(), machine, b"")
+        machine.attachment = session
+        self._sessions[session.session_id] = session
+        return session
+
+    def _resume(self, link: Link, session: NnrpSession) -> None:
+        request = session.opened_with.replace(requested_session_id=session.session_id)
+        self._openings.append(_Opening(request, session))
+        features = OperationFeatures(session.machine.terms.features)
+        watermark = ResumeFrom(last_event_id=session.last_event_id) if features else None
+        link.machine.open_session(
+            request,
+            resume_token=session.token,
+            auth=self._session_auth(),
+            features=features,
+            resume_from=watermark,
+        )
+
+    def _lost(self, failure: NnrpClientError | None) -> None:
+        """The transport is gone: what can be resumed waits, the rest is over."""
+        self._link = None
+        error = failure or NnrpConnectionLost("the connection was lost")
+        for opening in self._openings:
+            opening.error = error
+            opening.answered.set()
+        self._openings.clear()
+        while self._pings:
+            self._pings.popleft().set()
+        self._ready.set()
+        for session in list(self._sessions.values()):
+            if session.resumable and not self._closing and self._options.reconnect is not None:
+                session.detach()
+            else:
+                session.fail(error)
+
+    def _fail(self, error: NnrpClientError) -> None:
+        self._error = error
+        for session in list(self._sessions.values()):
+            session.fail(error)
+
+
+_ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {
+    events.HelloAccepted: NnrpConnection._on_hello,
+    events.HelloRefused: NnrpConnection._on_hello_refused,
+    events.ErrorReceived: NnrpConnection._on_error,
+    events.ConnectionClosing: NnrpConnection._on_error,
+    events.SessionOpened: NnrpConnection._on_opened,
+    events.SessionRefused: NnrpConnection._on_refused,
+    events.ResultReceived: NnrpConnection._on_result,
+    events.DropReceived: NnrpConnection._on_drop,
+    events.FlowReceived: NnrpConnection._on_flow,
+    events.PongReceived: NnrpConnection._on_pong,
+    events.SessionCloseProgress: NnrpConnection._on_close_progress,
+}

@@ -1,0 +1,48 @@
+"""What can go wrong, one class per way the caller may want to react."""
+
+from __future__ import annotations
+
+from protocol.nnrp.enums import OperationState
+
+__all__ = [
+    "NnrpClientError",
+    "NnrpConnectionLost",
+    "NnrpOperationEnded",
+    "NnrpRefused",
+    "NnrpResultsLost",
+    "NnrpSessionOver",
+]
+
+
+class NnrpClientError(Exception):
+    """Base of everything this package raises."""
+
+
+class NnrpConnectionLost(NnrpClientError):
+    """The connection cannot be made, or was lost and will not come back. What was submitted may have been carried out."""
+
+
+class NnrpRefused(NnrpClientError):
+    """The server refused the hello or the session. ``code`` is its error code; with ``retry_later`` it may agree later."""
+
+    def __init__(self, message: str, code: int = 0, *, retry_later: bool = False) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_later = retry_later
+
+
+class NnrpSessionOver(NnrpClientError):
+    """The session was closed, or cannot be resumed; a fresh one must be opened."""
+
+
+class NnrpResultsLost(NnrpClientError):
+    """Results of this operation are gone: the server held them no longer, or nobody took them here in time."""
+
+
+class NnrpOperationEnded(NnrpClientError):
+    """The operation ended without a result: cancelled, superseded or failed. ``code`` says why, where the server did."""
+
+    def __init__(self, state: OperationState, code: int = 0, message: str = "") -> None:
+        super().__init__(message or f"the operation was {state.name.lower()}" + (f" ({code:#06x})" if code else ""))
+        self.state = state
+        self.code = code

@@ -1,0 +1,141 @@
+"""One transport connection of a client: a stream, the machine, a reader, a writer, a timer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from client.nnrp.writer import Writer
+from protocol.nnrp.errors import NnrpError
+from protocol.nnrp.machines.connection import Connection, ConnectionLimits, Side
+from protocol.nnrp.machines.connection_table import Dialect
+from protocol.nnrp.machines.events import Event
+from protocol.nnrp.machines.schemas import builtin_registry
+from protocol.nnrp.splitter import Splitter
+
+__all__ = ["Link"]
+
+logger = logging.getLogger("moorline.client")
+
+_READ: Final = 65_536
+_LINGER: Final = 5.0
+"""Seconds the last packets may take to go out."""
+_SCHEMAS: Final = builtin_registry()
+
+
+class Link:
+    """Drives one machine. ``act`` is called synchronously for every event; ``run`` ends when the connection is over."""
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        act: Callable[[Event], None],
+        *,
+        dialect: Dialect,
+        strict: bool,
+        limits: ConnectionLimits,
+        send_timeout: float,
+    ) -> None:
+        self.machine = Connection(
+            Side.CLIENT,
+            now=trio.current_time(),
+            schemas=_SCHEMAS,
+            limits=limits,
+            strict=strict,
+            dialect=dialect,
+        )
+        self.writer = Writer(stream, send_timeout)
+        self._act = act
+        self._stream = stream
+        self._splitter = Splitter()
+        self._reading = trio.CancelScope()
+        self._timer = trio.CancelScope()
+        self._over = False
+        self.done = trio.Event()
+        """Set when everything has been sent that could be, and the stream is closed."""
+
+    def flush(self) -> None:
+        """Queue what the machine wants sent."""
+        machine = self.machine
+        if machine.has_messages:
+            self.writer.write([each.encode() for each in machine.messages()])
+        if machine.closed:
+            self._reading.cancel()
+        deadline = machine.next_deadline()
+        if deadline < self._timer.deadline:
+            self._timer.deadline = deadline
+
+    def lose(self) -> None:
+        """Give the connection up."""
+        self.machine.lose_transport()
+        self._reading.cancel()
+
+    async def run(self) -> None:
+        """Closes the stream at the end. Raises nothing but cancellation."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._write)
+                nursery.start_soon(self._keep_time)
+                with self._reading:
+                    await self._read()
+                self._over = True
+                self._timer.cancel()
+                self.writer.end()
+                nursery.cancel_scope.deadline = trio.current_time() + _LINGER
+        finally:
+            self._over = True
+            self.machine.lose_transport()
+            self.writer.end()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await trio.aclose_forcefully(self._stream)
+            self.done.set()
+
+    async def _read(self) -> None:
+        machine = self.machine
+        while not machine.closed:
+            try:
+                data = await self._stream.receive_some(_READ)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                machine.lose_transport()
+                return
+            if not data:
+                machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)
+                return
+            self._take(data)
+
+    def _take(self, data: bytes | bytearray) -> None:
+        machine, now = self.machine, trio.current_time()
+        self._splitter.receive_data(data)
+        try:
+            for raw in self._splitter.packets():
+                try:
+                    event = machine.receive_raw(raw, now)
+                except NnrpError as fault:
+                    # Reported to the peer where its dialect allows; a result that came twice is nothing to report here.
+                    logger.info("the server broke a rule: %s", fault)
+                else:
+                    self._act(event)
+        except NnrpError as fault:
+            logger.warning("the server's stream cannot be read: %s", fault)
+            machine.receive_violation(fault)
+        self.flush()
+
+    async def _write(self) -> None:
+        try:
+            await self.writer.run()
+        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self.lose()
+
+    async def _keep_time(self) -> None:
+        machine = self.machine
+        while not machine.closed:
+            with trio.CancelScope(deadline=machine.next_deadline()) as self._timer:
+                await trio.sleep_forever()
+            if self._over:
+                return
+            for event in machine.handle_deadline(trio.current_time()):
+                self._act(event)
+            self.flush()

@@ -1,0 +1,95 @@
+"""A result, or a part of one, as the caller sees it."""
+
+from __future__ import annotations
+
+import attrs
+
+from protocol.layout import Buffer
+from protocol.nnrp.bodies import DataBody
+from protocol.nnrp.enums import DescriptorFlags, ExtType, OperationState, ResultClass
+from protocol.nnrp.extensions import find_extension
+from protocol.nnrp.messages import ResultPush
+from protocol.nnrp.packet import Packet
+from protocol.nnrp.payloads import TokenChunk
+from protocol.nnrp.regions import TypedPayload
+from protocol.nnrp.tensor import TensorBody
+from protocol.nnrp.vendor import OperationStateBlock, TokenHint
+
+__all__ = ["Result", "drop_details", "event_id_of", "size_of"]
+
+_HINT = DescriptorFlags.PROFILE_HINT_PRESENT.value
+
+
+@attrs.frozen(slots=True)
+class Result:
+    """One RESULT_PUSH. ``final``: nothing follows for its operation. Large payloads are views; copy what is kept for long."""
+
+    metadata: ResultPush
+    content: DataBody
+    state: OperationState
+    final: bool
+    hints: bool
+    event_id: int = 0
+
+    @property
+    def payloads(self) -> tuple[TypedPayload, ...]:
+        return self.content.payloads
+
+    @property
+    def tensor(self) -> TensorBody:
+        return self.content.tensor
+
+    @property
+    def result_class(self) -> ResultClass:
+        return self.metadata.result_class
+
+    @property
+    def data(self) -> bytes:
+        """The payloads joined, without the hints that token chunks may begin with."""
+        return b"".join(bytes(each.text) for each in self._chunks())
+
+    @property
+    def text(self) -> str:
+        """The same as text. Raises ``UnicodeDecodeError``."""
+        return self.data.decode("utf-8")
+
+    @property
+    def hint(self) -> TokenHint | None:
+        """The hint of the first chunk that has one."""
+        return next((each.hint for each in self._chunks() if each.hint is not None), None)
+
+    def _chunks(self) -> list[TokenChunk]:
+        if self.content.raw_kind is not None:
+            return [TokenChunk(self.content.raw)]
+        return [TokenChunk.parse(each, hints=self.hints, strict=False) for each in self.content.payloads]
+
+
+def event_id_of(packet: Packet) -> int:
+    """The event a result says it is, 0 when it says none."""
+    block = _state_block(packet)
+    return 0 if block is None else block.event_id
+
+
+def drop_details(packet: Packet) -> int:
+    """The error code a RESULT_DROP carries, 0 when none."""
+    block = _state_block(packet)
+    return 0 if block is None else block.error_code
+
+
+def _state_block(packet: Packet) -> OperationStateBlock | None:
+    content = packet.content
+    if isinstance(content, DataBody):
+        for frame in content.regions.extensions:
+            if isinstance(frame.value, OperationStateBlock):
+                return frame.value
+        return None
+    value = find_extension(content.extensions, ExtType.OPERATION_STATE) if content.extensions else None
+    return value if isinstance(value, OperationStateBlock) else None
+
+
+def size_of(content: DataBody) -> int:
+    """Bytes a kept result holds."""
+    buffers: list[Buffer] = [content.raw]
+    buffers += [each.data for each in content.payloads]
+    buffers += [each.payload for each in content.tensor.sections]
+    return sum(len(each) for each in buffers)

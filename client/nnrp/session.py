@@ -1,0 +1,316 @@
+"""One session of a client; it goes on when its connection is lost and it can be resumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import attrs
+import trio
+
+from client.nnrp.errors import NnrpClientError, NnrpOperationEnded, NnrpSessionOver
+from client.nnrp.results import Result
+from client.nnrp.submission import Submission
+from protocol.layout import Buffer
+from protocol.nnrp.enums import (
+    CancelReason,
+    CancelScopeKind,
+    CloseReason,
+    DescriptorFlags,
+    ExtensionKind,
+    HeaderFlags,
+    InFlightPolicy,
+    OperationPriority,
+    PayloadKind,
+    PriorityClass,
+    ProfileId,
+    StreamSemantics,
+)
+from protocol.nnrp.machines.operation import Operation
+from protocol.nnrp.machines.session import Session
+from protocol.nnrp.messages import FrameCancel, FrameSubmit, SessionOpen
+from protocol.nnrp.packet import BodyLike, encode_parts
+from protocol.nnrp.regions import ExtensionFrame, Regions, TypedPayload
+from protocol.nnrp.vendor import SubmitContext
+
+if TYPE_CHECKING:
+    from client.nnrp.connection import NnrpConnection
+
+__all__ = ["NnrpSession", "Sent", "SubmitOptions", "ended"]
+
+Payload: TypeAlias = Buffer | list[TypedPayload] | tuple[TypedPayload, ...]
+"""One payload under the session's default schema, or typed payloads as they are."""
+
+_RETRANSMIT = HeaderFlags.RETRANSMIT
+_NO_FLAGS = HeaderFlags(0)
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class SubmitOptions:
+    """Where an operation stands. Ids other than the frame's, the tree, groups and supersede need the operation extensions;
+    without them they are refused here, before anything is sent."""
+
+    operation_id: int = 0
+    """0: the frame id."""
+    parent_id: int = 0
+    group_id: int = 0
+    priority: PriorityClass | None = None
+    deadline_ms: int = 0
+    supersedes: int = 0
+
+    @property
+    def plain(self) -> bool:
+        return self == _PLAIN
+
+
+_PLAIN = SubmitOptions()
+
+
+@attrs.define(slots=True, eq=False)
+class Sent:
+    """What was sent for an operation, kept while it may have to be sent again."""
+
+    metadata: FrameSubmit
+    body: BodyLike
+    submission: Submission
+
+
+class NnrpSession:
+    """Made by `NnrpConnection.open_session`. ``machine`` changes when the session is resumed."""
+
+    def __init__(self, connection: NnrpConnection, request: SessionOpen, machine: Session, token: bytes) -> None:
+        self.machine = machine
+        self.opened_with = request
+        self.last_event_id = 0
+        self._connection = connection
+        self._token = token
+        self._over: NnrpClientError | None = None
+        self._attached = True
+        self._closed = trio.Event()
+
+    # What is there
+
+    @property
+    def session_id(self) -> int:
+        return self.machine.session_id
+
+    @property
+    def resumable(self) -> bool:
+        return bool(self._token)
+
+    @property
+    def token(self) -> bytes:
+        """What resumes the session after its connection was lost; empty where it cannot be."""
+        return self._token
+
+    @property
+    def in_flight(self) -> int:
+        return self.machine.in_flight
+
+    @property
+    def over(self) -> bool:
+        return self._over is not None
+
+    # What the application wants
+
+    async def submit(
+        self,
+        payload: Payload,
+        *,
+        kind: PayloadKind = PayloadKind.TOKEN_CHUNK,
+        options: SubmitOptions = _PLAIN,
+    ) -> Submission:
+        """Submit an operation: one payload under the session's default schema, or typed payloads as they are. Waits for
+        credit, and for the connection while it is being made again; cancelled meanwhile, nothing was sent.
+
+        Raises `NnrpSessionOver`, `NnrpConnectionLost`, and ``NnrpLocalError`` for what may not be sent.
+        """
+        payloads = tuple(payload) if isinstance(payload, (list, tuple)) else (self._payload(payload),)
+        metadata = FrameSubmit(payload_kind_bitmap=kind, payload_frame_count=len(payloads))
+        return await self.submit_frame(metadata, Regions(payloads), options)
+
+    async def submit_frame(
+        self, metadata: FrameSubmit, body: Regions | Buffer, options: SubmitOptions = _PLAIN
+    ) -> Submission:
+        """Submit metadata and body as they are: tensors, references. As `submit`."""
+        made: list[Submission] = []
+
+        def start() -> None:
+            made.append(self._start(metadata, body, options))
+
+        def held() -> bool:
+            if not self._attached or self._connection.machine is None:
+                return True
+            return self.machine.hold(options.parent_id, options.priority) is not None
+
+        self._check()
+        await self._connection.wait_room()
+        self._check()
+        await self._connection.credit.start(self, held, start)
+        return made[0]
+
+    async def request(self, payload: Payload, *, kind: PayloadKind = PayloadKind.TOKEN_CHUNK) -> Result:
+        """Submit, and wait for the final result. Cancelled meanwhile, the operation is cancelled too."""
+        submission = await self.submit(payload, kind=kind)
+        try:
+            return await submission.result()
+        finally:
+            submission.cancel()
+
+    def cancel(
+        self,
+        scope: CancelScopeKind = CancelScopeKind.SESSION,
+        *,
+        operation_id: int = 0,
+        group_id: int = 0,
+        reason: CancelReason = CancelReason.USER,
+    ) -> list[Submission]:
+        """Cancel what the scope reaches; returns what it was. While the connection is being made again, that is done when it
+        is there. Raises ``NnrpError`` when the scope names nothing."""
+        self._check()
+        machine = self._connection.machine
+        if machine is None or not self._attached:
+            reached = self.machine.operations.cancel(scope, operation_id, group_id)
+        else:
+            reached = machine.cancel(self.machine, scope, operation_id=operation_id, group_id=group_id, reason=reason)
+            self._connection.flush()
+        return [sent.submission for each in reached if isinstance(sent := each.attachment, Sent)]
+
+    async def close(
+        self, *, policy: InFlightPolicy = InFlightPolicy.DRAIN, drain_timeout_ms: int = 0, patience: float = 10.0
+    ) -> None:
+        """Close the session and wait until the server has confirmed it, at most ``patience`` seconds past the drain.
+        Idempotent."""
+        machine = self._connection.machine
+        if self._over is None and machine is not None and self._attached:
+            machine.close_session(
+                self.machine,
+                trio.current_time(),
+                reason=CloseReason.NORMAL,
+                policy=policy,
+                drain_timeout_ms=drain_timeout_ms,
+            )
+            self._connection.flush()
+            if not self._closed.is_set():
+                with trio.move_on_after(patience + drain_timeout_ms / 1000):
+                    await self._closed.wait()
+        self.fail(NnrpSessionOver("the session was closed"))
+
+    async def __aenter__(self) -> NnrpSession:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 2):
+            await self.close(policy=InFlightPolicy.ABORT)
+
+    # What happens; for the connection only
+
+    def fail(self, error: NnrpClientError) -> None:
+        """The session is over; so is everything in it that has not ended."""
+        if self._over is not None:
+            return
+        self._over = error
+        self._token = b""
+        self._closed.set()
+        for operation in self._live():
+            if isinstance(sent := operation.attachment, Sent):
+                sent.submission.finish(error)
+        self._connection.forget(self, error)
+
+    def detach(self) -> None:
+        self._attached = False
+
+    def attach(self, machine: Session, token: bytes) -> list[tuple[Operation, Sent]]:
+        """The session is on a new connection: take over what had not ended. Returns it; it is to be sent again."""
+        carried = self._live()
+        machine.resume_frames_at(self.machine.next_frame_id)
+        machine.adopt(tuple(carried))
+        self.machine, self._token, self._attached = machine, token, True
+        return [(each, sent) for each in carried if isinstance(sent := each.attachment, Sent)]
+
+    def send_again(self, operation: Operation, sent: Sent) -> None:
+        """The server ignores what had arrived the first time: the header says that this is the second."""
+        self._send(operation, sent.metadata, sent.body, _RETRANSMIT)
+
+    def cancel_again(self, operation: Operation) -> None:
+        """A cancel may have been lost with the connection; the server ignores one it knows."""
+        parts = encode_parts(
+            FrameCancel(),
+            session_id=self.machine.session_id,
+            frame_id=operation.frame_id,
+            view_id=operation.view_id,
+        )
+        self._connection.write(parts)
+
+    # Inside
+
+    def _live(self) -> list[Operation]:
+        return list(self.machine.operations) if self.machine.in_flight else []
+
+    def _check(self) -> None:
+        if self._over is not None:
+            raise self._over
+
+    def _start(self, metadata: FrameSubmit, body: Regions | Buffer, options: SubmitOptions) -> Submission:
+        self._check()
+        machine = self._connection.machine
+        assert machine is not None  # held back while there is none
+        session = self.machine
+        context = None
+        if not options.plain:
+            context = SubmitContext(
+                options.operation_id or session.next_frame_id,
+                options.parent_id,
+                options.group_id,
+                OperationPriority.INHERIT if options.priority is None else OperationPriority(options.priority),
+                options.deadline_ms,
+                options.supersedes,
+            )
+            if isinstance(body, Regions):
+                frame = ExtensionFrame.of(ExtensionKind.SUBMIT_CONTEXT, context)
+                body = Regions(body.payloads, body.inline_objects, body.references, (*body.extensions, frame))
+        operation = machine.submit(
+            session, trio.current_time(), latency_budget_ms=metadata.latency_budget_ms, context=context
+        )
+        submission = Submission(operation, lambda: self._cancel_one(operation))
+        operation.attachment = Sent(metadata, body, submission)
+        try:
+            self._send(operation, metadata, body, _NO_FLAGS)
+        except Exception:
+            # Nothing was sent: the operation never was.
+            session.receive_drop(operation.frame_id)
+            raise
+        return submission
+
+    def _send(self, operation: Operation, metadata: FrameSubmit, body: BodyLike, flags: HeaderFlags) -> None:
+        parts = encode_parts(
+            metadata,
+            body,
+            session_id=self.machine.session_id,
+            frame_id=operation.frame_id,
+            view_id=operation.view_id,
+            flags=flags,
+            strict=self._connection.strict_out,
+        )
+        self._connection.write(parts)
+
+    def _cancel_one(self, operation: Operation) -> None:
+        if not self.over and not operation.settled and not operation.ended:
+            self.cancel(CancelScopeKind.OPERATION, operation_id=operation.operation_id)
+
+    def _payload(self, data: Buffer) -> TypedPayload:
+        terms = self.machine.terms
+        if terms.implicit:
+            return TypedPayload.legacy(data, PayloadKind.TOKEN_CHUNK)
+        return TypedPayload.of(
+            data,
+            profile_id=terms.profile_id or int(ProfileId.TOKEN),
+            schema_id=terms.schema_id,
+            schema_version=terms.schema_version,
+            stream_semantics=StreamSemantics.APPEND if terms.schema_id else StreamSemantics.DEFAULT,
+            flags=DescriptorFlags.TERMINAL,
+        )
+
+
+def ended(operation: Operation, code: int) -> NnrpOperationEnded:
+    """How an operation that got a drop has ended."""
+    return NnrpOperationEnded(operation.state, code)

@@ -1,0 +1,105 @@
+"""One submitted operation: its results as they come, and how it ended."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from client.nnrp.errors import NnrpClientError, NnrpResultsLost
+from client.nnrp.results import Result, size_of
+from protocol.nnrp.machines.operation import Operation
+
+__all__ = ["MAX_KEPT", "Submission"]
+
+MAX_KEPT: Final = 64 * 1024 * 1024
+"""Bytes of results kept for a consumer that does not take them; beyond that the operation is cancelled."""
+
+
+class Submission:
+    """Iterate it: every part, then the final result, then the end. Raises `NnrpOperationEnded` where there is no final
+    result, and other `NnrpClientError` where it cannot be known. One consumer at a time.
+
+    Leaving the iteration early does not stop the operation: ``cancel`` does.
+    """
+
+    def __init__(self, operation: Operation, cancel: Callable[[], None]) -> None:
+        self.operation = operation
+        self.partials = 0
+        self._cancel = cancel
+        self._kept: deque[Result] = deque()
+        self._kept_bytes = 0
+        self._more = trio.Event()
+        self._error: NnrpClientError | None = None
+        self._over = False
+        self._ended = trio.Event()
+
+    @property
+    def operation_id(self) -> int:
+        return self.operation.operation_id
+
+    @property
+    def frame_id(self) -> int:
+        return self.operation.frame_id
+
+    @property
+    def over(self) -> bool:
+        """Whether the terminal message has come, or will never come."""
+        return self._over
+
+    def cancel(self) -> None:
+        """Ask for the end of this operation alone. The iteration then ends with `NnrpOperationEnded`. Harmless when over."""
+        if not self._over:
+            self._cancel()
+
+    def __aiter__(self) -> Submission:
+        return self
+
+    async def __anext__(self) -> Result:
+        while not self._kept:
+            if self._over:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._more = trio.Event()
+            await self._more.wait()
+        result = self._kept.popleft()
+        self._kept_bytes -= size_of(result.content)
+        return result
+
+    async def result(self) -> Result:
+        """The final result; parts that were not iterated are dropped. Raises as the iteration does."""
+        final: Result | None = None
+        async for each in self:
+            final = each
+        if final is None or not final.final:
+            raise NnrpResultsLost("the final result was taken before")
+        return final
+
+    async def wait_over(self) -> None:
+        """Wait for the end, whatever it is, without taking results."""
+        await self._ended.wait()
+
+    # What happens
+
+    def put(self, result: Result) -> None:
+        self._kept.append(result)
+        self._kept_bytes += size_of(result.content)
+        self.partials += not result.final
+        if result.final:
+            self.finish(None)
+        elif self._kept_bytes > MAX_KEPT:
+            self.cancel()
+            self.finish(NnrpResultsLost("nobody took this operation's results; it was cancelled"))
+        self._more.set()
+
+    def finish(self, error: NnrpClientError | None) -> None:
+        """No more comes. The first call counts."""
+        if self._over:
+            return
+        self._over = True
+        self._error = error
+        self._more.set()
+        self._ended.set()
