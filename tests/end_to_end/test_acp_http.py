@@ -145,7 +145,7 @@ async def test_supersede_while_the_old_stream_is_stuck() -> None:
 
 
 async def test_eviction_closes_a_stuck_socket_and_the_turn_goes_on() -> None:
-    """C-026, ACP-144: closed within 3 s; reading what is left leads to the end; the cursor works."""
+    """C-026, ACP-097, ACP-144: closed within 3 s; reading what is left leads to the end; the cursor works."""
     async with acp_sockets() as place:
         client = await place.connect()
         session_id = await client.new_session()

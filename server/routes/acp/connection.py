@@ -86,8 +86,9 @@ class AcpConnection:
         self._life = Attachment(connection_grace, self._on_life_over)
         self._timing: Attachment | None = None
         self._overdue = False
-        self._leaving: set[Binding] = set()
-        self._work: set[trio.CancelScope] = set()
+        # In order of arrival: a simulation must do the same things in the same order every time.
+        self._leaving: dict[Binding, None] = {}
+        self._work: dict[trio.CancelScope, None] = {}
 
     # What is there
 
@@ -133,11 +134,11 @@ class AcpConnection:
         if self.bindings.get(binding.session.id) is binding:
             del self.bindings[binding.session.id]
         if not binding.over:
-            self._leaving.add(binding)
+            self._leaving[binding] = None
 
     def binding_over(self, binding: Binding, expired: bool) -> None:
         """A binding has come to its end: perhaps it was all that kept the connection (ACP-150)."""
-        self._leaving.discard(binding)
+        self._leaving.pop(binding, None)
         if expired:
             log.info("acp_binding_expired", connection_id=self.id, session_id=binding.session.id)
         self._reconsider()
@@ -215,14 +216,14 @@ class AcpConnection:
             await trio.lowlevel.checkpoint()
             return
         with trio.CancelScope() as scope:
-            self._work.add(scope)
+            self._work[scope] = None
             try:
                 await function(*args)
             except Exception:
                 # The barrier of a connection: a defect here must not take the other connections with it.
                 log.exception("acp_work_failed", connection_id=self.id)
             finally:
-                self._work.discard(scope)
+                self._work.pop(scope, None)
 
     def destroy(self, reason: ConnectionEnd) -> None:
         """End at once: streams, sessions owned, prompts in flight, everything that waits (ACP-081). Idempotent."""

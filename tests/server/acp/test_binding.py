@@ -29,7 +29,7 @@ def lose(binding: Binding, core: Core) -> None:
 
 
 async def test_detach_keeps_ownership_and_prompt(autojump_clock: MockClock) -> None:
-    """ACP-141, ACP-142, C-014, seed test 7: within the grace nothing is lost."""
+    """ACP-140, ACP-141, ACP-142, ACP-160, C-014, seed test 7: within the grace nothing is lost."""
     async with acp_core() as core:
         connection = core.connect()
         binding = await core.own(connection)
@@ -45,7 +45,7 @@ async def test_detach_keeps_ownership_and_prompt(autojump_clock: MockClock) -> N
 
 
 async def test_expiry_tears_down(autojump_clock: MockClock) -> None:
-    """ACP-143, C-015, T10: after 10 s ownership is gone and the prompt aborted; its reply goes to the connection stream (ACP-102)."""
+    """ACP-140, ACP-143, ACP-161, C-015, T10: after 10 s ownership is gone and the prompt aborted; its reply goes to the connection stream (ACP-102)."""
     async with acp_core() as core:
         connection = core.connect()
         stream = connection.open_stream(core.carrier)

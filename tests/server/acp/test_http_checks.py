@@ -72,7 +72,7 @@ async def test_too_large(autojump_clock: MockClock) -> None:
 
 
 async def test_get_and_delete_refusals(autojump_clock: MockClock) -> None:
-    """ACP-070 to ACP-073, ACP-080, in their order."""
+    """ACP-070, ACP-071, ACP-072, ACP-073, ACP-074, ACP-080, in their order."""
     async with acp_place() as place:
         client = await place.connect()
         nobody = AcpClient(place.driver)
@@ -144,7 +144,7 @@ async def test_lenient_accept(autojump_clock: MockClock) -> None:
 
 
 async def test_stream_headers(autojump_clock: MockClock) -> None:
-    """ACP-090, ACP-091, ACP-092, C-031: headers, retry hint and heartbeat on an idle stream."""
+    """ACP-014, ACP-074, ACP-090, ACP-091, ACP-092, C-031: headers, retry hint and heartbeat on an idle stream."""
     async with acp_place() as place:
         client = await place.connect()
         session_id = await client.new_session()
@@ -373,7 +373,7 @@ async def test_params_that_are_no_object(autojump_clock: MockClock, params: Any)
 
 
 async def test_dispatch_waits_for_the_202(autojump_clock: MockClock) -> None:
-    """ACP-051, ACP-054: nothing is carried out while the client has not taken its 202."""
+    """ACP-049, ACP-051, ACP-054: nothing is carried out while the client has not taken its 202."""
     async with acp_place() as place:
         client = await place.connect()
         body = msgspec.json.encode({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": {}})

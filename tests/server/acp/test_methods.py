@@ -298,6 +298,54 @@ async def test_two_clients_with_the_same_ids(autojump_clock: MockClock) -> None:
                 assert said(place.session(session_id)) == [text]
 
 
+async def test_messages_of_one_connection_run_side_by_side(autojump_clock: MockClock) -> None:
+    """ACP-052: a slow one holds up nothing."""
+    async with acp_place(FakeRunner(start_delay=5.0)) as place:
+        client = await place.connect(protocolVersion=1)
+        async with client.listen() as feed:
+            await client.call("session/new", {}, id=1)
+            await client.call("authenticate", {}, id=2)
+            assert [frame.kind for frame in await feed.take(2)] == ["reply:2", "reply:1"]
+
+
+async def test_a_second_connection_stream_takes_over(autojump_clock: MockClock) -> None:
+    """ACP-124: the first ends, the second gets the replies."""
+    async with acp_place() as place:
+        client = await place.connect()
+        async with client.listen() as first, client.listen() as second:
+            assert await first.rest() == []
+            id = await client.call("authenticate", {})
+            assert (await anext(second)).kind == f"reply:{id}"
+
+
+async def test_frames_for_the_sdk_and_for_generic_clients(autojump_clock: MockClock) -> None:
+    """ACP-180, ACP-181, ACP-182, ACP-184: both shapes, bare payloads, nothing of the envelope."""
+    async with acp_place() as place:
+        client = await place.connect()
+        session_id = await client.new_session()
+        async with client.listen(session_id) as feed:
+            await client.prompt(session_id, "hello", id=1)
+            frames = await feed.until_kind("turn_complete")
+        for frame in frames:
+            assert frame.message["jsonrpc"] == "2.0"
+            assert set(frame.message) <= {"jsonrpc", "id", "method", "params", "result"}
+        updates = [frame.message["params"] for frame in frames if frame.method == "session/update"]
+        assert all(set(params) == {"sessionId", "update"} for params in updates)
+        assert frames[-1].message["params"]["kind"] == "turn_complete"
+        assert frames[-1].message["params"]["data"]["stopReason"] == "end_turn"
+
+
+async def test_the_stream_comes_after_the_load(autojump_clock: MockClock) -> None:
+    """ACP-194: a session stream before session/load is 403."""
+    async with acp_place() as place:
+        owner, client = await place.connect(), await place.connect()
+        session_id = await owner.new_session()
+        assert (await client.try_listen(session_id)).status == 403
+        await client.result("session/load", {"sessionId": session_id})
+        async with client.listen(session_id):
+            pass
+
+
 # Ownership
 
 

@@ -41,7 +41,7 @@ async def test_replay_then_live(autojump_clock: MockClock) -> None:
 
 
 async def test_bytes_of_a_frame(autojump_clock: MockClock) -> None:
-    """ACP-093, seed test 1: id, data, blank line; a reply has no id."""
+    """ACP-093, ACP-094, ACP-095, seed tests 1 and 2: id, data, blank line; a reply has no id."""
     async with acp_core() as core:
         binding = await core.own(core.connect())
         stream = binding.open_stream(core.carrier)
@@ -54,7 +54,7 @@ async def test_bytes_of_a_frame(autojump_clock: MockClock) -> None:
 
 
 async def test_buffered_replies_without_a_cursor_come_at_once(autojump_clock: MockClock) -> None:
-    """ACP-132, T11: a fresh attach flushes the whole buffer."""
+    """ACP-130, ACP-132, ACP-135, ACP-147, T11: kept while nobody listens; a fresh attach flushes the whole buffer."""
     async with acp_core() as core:
         binding = await core.own(core.connect())
         publish(binding, 3)
@@ -64,7 +64,7 @@ async def test_buffered_replies_without_a_cursor_come_at_once(autojump_clock: Mo
 
 
 async def test_buffered_replies_with_a_cursor_come_after_the_replay(autojump_clock: MockClock) -> None:
-    """ACP-134, C-002, T11 as required: never before replay_complete."""
+    """ACP-133, ACP-134, C-002, T11 as required: events come from the ring alone: never before replay_complete."""
     async with acp_core() as core:
         binding = await core.own(core.connect())
         publish(binding, 3)
