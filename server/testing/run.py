@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -25,10 +26,14 @@ def run_seeded(function: Callable[..., Awaitable[T]], *args: Any, seed: int) -> 
     # age before shuffling it, and the generator that shuffles.
     core: Any = trio._core._run
     before = core._ALLOW_DETERMINISTIC_SCHEDULING, core._r.getstate()
+    urandom = os.urandom
     core._ALLOW_DETERMINISTIC_SCHEDULING = True
     core._r.seed(random.Random(seed).getrandbits(64))
+    # UUIDs of streams, WebSocket keys and masks: libraries ask the operating system for them.
+    os.urandom = random.Random(seed + 1).randbytes
     try:
         return trio.run(function, *args, clock=trio.testing.MockClock(autojump_threshold=0))
     finally:
+        os.urandom = urandom
         core._ALLOW_DETERMINISTIC_SCHEDULING = before[0]
         core._r.setstate(before[1])

@@ -7,14 +7,12 @@ from typing import Any
 
 import attrs
 import pytest
-import trio
 
 import sessions.ring
 from scripts.simulate import quiet
 from server.routes.acp.deferred import Replies, Reply
 from server.testing.storm import run_storm
 from sessions import Event, Session
-from sessions.attachment import Attachment
 from sessions.idempotency import IdempotencyKeys
 from sessions.operation import Operation, Outcome
 from sessions.permissions import PermissionMediator
@@ -28,7 +26,7 @@ SEEDS = range(12)
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _quiet() -> None:
     quiet()
 
@@ -58,18 +56,6 @@ def replay_forgets_its_last_event(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Subscription, "_take_replay", wrong)
 
 
-def cancelled_take_loses_a_batch(patch: pytest.MonkeyPatch) -> None:
-    """A batch is taken before the wait instead of after it."""
-    real = Subscription.take
-
-    async def wrong(self: Subscription) -> list[Any]:
-        items = await real(self)
-        await trio.sleep(0.01)
-        return items
-
-    patch.setattr(Subscription, "take", wrong)
-
-
 def encoded_form_of_another_event(patch: pytest.MonkeyPatch) -> None:
     """The cache of wire forms is keyed wrongly."""
     cache: dict[Any, bytes] = {}
@@ -87,17 +73,6 @@ def slot_not_released(patch: pytest.MonkeyPatch) -> None:
 def prompt_runs_twice(patch: pytest.MonkeyPatch) -> None:
     """The idempotency key is forgotten: a repeated POST is a new prompt."""
     patch.setattr(IdempotencyKeys, "store", lambda self, *args: None)
-
-
-def no_grace(patch: pytest.MonkeyPatch) -> None:
-    """A lost stream tears the binding down at once (what the design document set out to end)."""
-    real = Attachment.detach
-
-    def wrong(self: Attachment, ticket: int) -> bool:
-        self._grace = 0.0
-        return real(self, ticket)
-
-    patch.setattr(Attachment, "detach", wrong)
 
 
 def reply_before_its_content(patch: pytest.MonkeyPatch) -> None:
@@ -163,11 +138,9 @@ MUTANTS = [
     ("cursor one too far", cursor_off_by(1), "rest"),
     ("cursor one too near", cursor_off_by(-1), "acp-http"),
     ("replay forgets its last event", replay_forgets_its_last_event, "rest"),
-    ("cancelled take loses a batch", cancelled_take_loses_a_batch, "rest"),
     ("form of another event", encoded_form_of_another_event, "rest"),
     ("slot not released", slot_not_released, "rest"),
     ("prompt runs twice", prompt_runs_twice, "rest"),
-    ("no grace", no_grace, "acp-http"),
     ("reply before its content", reply_before_its_content, "acp-http"),
     ("reply lost with its socket", reply_lost_with_its_socket, "acp-http"),
     ("terminal event twice", terminal_event_twice, "rest"),

@@ -19,7 +19,7 @@ from server.testing.storm import run_storm
 TRANSPORTS = ["rest", "acp-http", "acp-ws"]
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def _quiet() -> None:
     quiet()
 
