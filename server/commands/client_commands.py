@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
@@ -26,6 +27,8 @@ __all__ = ["attach", "cancel", "prompt", "sessions"]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells expect."""
+PIPE_CLOSED = 141
+"""Exit code when the reader of our output has gone, as shells report it."""
 LAST_EVENTS = 2.0
 """Seconds to wait for the events of a turn whose outcome is known already."""
 
@@ -149,6 +152,10 @@ def _run(work: Callable[[DaemonClient], Awaitable[int]], where: dict[str, Any], 
             error = error.exceptions[0]
         click.echo(click.style(f"moorline: {harmless(str(error))}", fg="red"), err=True)
         codes.append(1)
+    except* BrokenPipeError:
+        # Whoever read has seen enough; the interpreter must not try to flush the rest.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        codes.append(PIPE_CLOSED)
     sys.exit(codes[-1])
 
 

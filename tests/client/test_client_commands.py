@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import queue
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +22,8 @@ from server.commands.client_commands import attach, cancel, prompt, sessions
 from server.commands.client_rendering import Printer, as_json, harmless
 from tests.support.fake_daemon import FakeDaemon, Turn, echo, wait_for_cancel
 from tests.support.scripted_server import loopback
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Background:
@@ -206,3 +213,40 @@ def test_lines_for_every_kind_of_event(capsys: pytest.CaptureFixture[str]) -> No
         "data": {"a": 1},
         "promptId": "p",
     }
+
+
+def command(*arguments: str) -> subprocess.Popen[str]:
+    code = "from server.cli import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code, *arguments], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.process
+def test_ctrl_c_cancels_the_prompt(served: Background) -> None:
+    """CLI-002: an interrupted command cancels its turn and exits as shells expect."""
+    daemon = served.daemon
+    assert daemon is not None
+    daemon.agent = wait_for_cancel
+    process = command("prompt", "long", "--url", served.url)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "> long\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    process.stdout.close()
+    session = next(iter(daemon.sessions.values()))
+    deadline = time.monotonic() + 5
+    while session.turns and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert session.turns == []
+
+
+@pytest.mark.process
+def test_a_reader_that_has_seen_enough(served: Background) -> None:
+    """A closed pipe ends the command without a traceback."""
+    assert served.daemon is not None
+    for number in range(3000):
+        served.daemon.new_session(f"session-{number}")
+    process = command("sessions", "--url", served.url, "--size", "1000")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(20) == 141
