@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -98,9 +99,9 @@ def _bound_url(stdout: IO[bytes], process: subprocess.Popen[bytes], log: Path) -
     return found[0].rstrip("/")
 
 
-@pytest.fixture(scope="module")
-def start_moorline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartMoorline]:
-    """`start_moorline(*flags, agent=..., env=...)`: a server on a free port; all are stopped when the module ends."""
+@contextmanager
+def _servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartMoorline]:
+    """Starts servers on free ports, and ends those that still run."""
     running: list[Moorline] = []
 
     def start(*flags: str, agent: str = "demo", env: dict[str, str] | None = None) -> Moorline:
@@ -108,21 +109,10 @@ def start_moorline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartMo
         workspace = root / "workspace"
         workspace.mkdir()
         log = root / "stderr.log"
-        command = [
-            sys.executable,
-            "-m",
-            "server",
-            "--port",
-            "0",
-            "--agent",
-            agent,
-            "--workspace",
-            str(workspace),
-            *flags,
-        ]
+        command = [sys.executable, "-m", "server", "--port", "0", "--agent", agent, "--workspace", str(workspace)]
         with log.open("wb") as stderr:
             process = subprocess.Popen(
-                command,
+                [*command, *flags],
                 cwd=HERE.parents[1],
                 env={**os.environ, "MOORLINE_NNRP_PORT": "0", **(env or {})},
                 stdin=subprocess.DEVNULL,
@@ -143,9 +133,24 @@ def start_moorline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartMo
 
 
 @pytest.fixture(scope="module")
-def moorline_server(start_moorline: StartMoorline) -> Moorline:
-    """One server with the demo agent for a module's tests, without a limit of sessions."""
-    return start_moorline("--max-sessions", "0")
+def start_moorline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartMoorline]:
+    """`start_moorline(*flags, agent=..., env=...)`: a server on a free port; all are stopped when the module ends."""
+    with _servers(tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def moorline_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moorline]:
+    """One server with the demo agent for all tests here, without a limit of sessions."""
+    with _servers(tmp_path_factory) as start:
+        yield start("--max-sessions", "0")
+
+
+@pytest.fixture(scope="session")
+def guarded_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Moorline]:
+    """The same, which wants the token `interop-secret` for everything."""
+    with _servers(tmp_path_factory) as start:
+        yield start("--max-sessions", "0", "--token", "interop-secret", "--require-auth")
 
 
 @pytest.fixture(scope="module")

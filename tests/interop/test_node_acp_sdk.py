@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.conftest import Moorline, NodeRunner, StartMoorline
+from tests.interop.conftest import Moorline, NodeRunner
 
 pytestmark = [pytest.mark.node, pytest.mark.process]
 
@@ -24,12 +24,11 @@ def test_official_client_over_websocket(run_node: NodeRunner, moorline_server: M
     assert len(checks) == 13
 
 
-def test_official_clients_with_a_token(run_node: NodeRunner, start_moorline: StartMoorline) -> None:
+def test_official_clients_with_a_token(run_node: NodeRunner, guarded_server: Moorline) -> None:
     """ACP-241, ACP-251."""
-    server = start_moorline("--token", "interop-secret")
     for transport in ("http", "ws"):
         checks = run_node(
-            "acp_sdk.mjs", server, "session/new and session/prompt", TRANSPORT=transport, TOKEN="interop-secret"
+            "acp_sdk.mjs", guarded_server, "session/new and session/prompt", TRANSPORT=transport, TOKEN="interop-secret"
         )
         assert len(checks) == 1
 

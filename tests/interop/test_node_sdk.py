@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interop.conftest import Moorline, NodeRunner, StartMoorline
+from tests.interop.conftest import Moorline, NodeRunner
 
 pytestmark = [pytest.mark.node, pytest.mark.process]
 
@@ -33,10 +33,9 @@ def test_acp_ws_transport(run_node: NodeRunner, moorline_server: Moorline) -> No
     assert len(checks) == 12
 
 
-def test_sdk_with_a_token(run_node: NodeRunner, start_moorline: StartMoorline) -> None:
+def test_sdk_with_a_token(run_node: NodeRunner, guarded_server: Moorline) -> None:
     """ACP-241, ACP-251: a bearer token reaches REST, /acp and the upgrade."""
-    server = start_moorline("--max-sessions", "0", "--token", "interop-secret", "--require-auth")
     only = ("prompt without a subscription", "create")
     for script, transport in (("sdk_rest.mjs", ""), ("sdk_acp.mjs", "http"), ("sdk_acp.mjs", "ws")):
-        checks = run_node(script, server, *only, TRANSPORT=transport, TOKEN="interop-secret")
+        checks = run_node(script, guarded_server, *only, TRANSPORT=transport, TOKEN="interop-secret")
         assert {check.check for check in checks} == set(only)

@@ -42,21 +42,21 @@ const textOf = (updates, sessionId) =>
     .map(({ update }) => update.content.text)
     .join('');
 
-await check('initialize', async () => {
+check('initialize', async () => {
   await acp.client({ name: 'moorline-interop' }).connectWith(stream(), async (peer) => {
     const result = await peer.request(methods.agent.initialize, { protocolVersion: acp.PROTOCOL_VERSION, clientCapabilities: {} });
     equal([result.protocolVersion, result.agentCapabilities.loadSession], [1, true], 'protocolVersion, loadSession');
   });
 });
 
-await check('session/new and session/prompt', () => connected(async (peer, updates) => {
+check('session/new and session/prompt', () => connected(async (peer, updates) => {
   const sessionId = await create(peer);
   const result = await prompt(peer, sessionId, 'long=12');
   equal(result.stopReason, 'end_turn', 'stopReason');
   assertWords(textOf(updates, sessionId), 12); // the reply comes after the content: nothing may be missing now
 }));
 
-await check('a session built by the library', () => connected(async (peer) => {
+check('a session built by the library', () => connected(async (peer) => {
   await peer.buildSession(cwd).withSession(async (session) => {
     const turn = session.prompt('echo built');
     equal((await session.readText()).trim(), 'built', 'text');
@@ -64,7 +64,7 @@ await check('a session built by the library', () => connected(async (peer) => {
   });
 }));
 
-await check('several prompts and sessions on one connection', () => connected(async (peer, updates) => {
+check('several prompts and sessions on one connection', () => connected(async (peer, updates) => {
   const sessions = [await create(peer), await create(peer), await create(peer)];
   const results = await Promise.all(sessions.map((sessionId) => prompt(peer, sessionId, 'slow long=5')));
   equal(results.map(({ stopReason }) => stopReason), ['end_turn', 'end_turn', 'end_turn'], 'stopReasons');
@@ -72,7 +72,7 @@ await check('several prompts and sessions on one connection', () => connected(as
 }));
 
 for (const [name, outcome] of [['selected', 'allow_once'], ['rejected', 'reject_once']]) {
-  await check(`permission ${name}`, async () => {
+  check(`permission ${name}`, async () => {
     let asked;
     const choose = (params) => {
       asked = params;
@@ -88,7 +88,7 @@ for (const [name, outcome] of [['selected', 'allow_once'], ['rejected', 'reject_
   });
 }
 
-await check('cancel', () => connected(async (peer, updates) => {
+check('cancel', () => connected(async (peer, updates) => {
   const sessionId = await create(peer);
   const running = prompt(peer, sessionId, 'hold');
   await until(() => textOf(updates, sessionId), 'the first chunk');
@@ -97,26 +97,26 @@ await check('cancel', () => connected(async (peer, updates) => {
   equal((await prompt(peer, sessionId, 'echo after')).stopReason, 'end_turn', 'the next prompt');
 }));
 
-await check('a failing turn is an error of the request only', () => connected(async (peer) => {
+check('a failing turn is an error of the request only', () => connected(async (peer) => {
   const sessionId = await create(peer);
   await rejects(prompt(peer, sessionId, 'fail'), (error) => error.code === -32603, 'the failing turn');
   equal((await prompt(peer, sessionId, 'echo after')).stopReason, 'end_turn', 'the next prompt');
 }));
 
-await check('an unknown method, an unowned session', () => connected(async (peer) => {
+check('an unknown method, an unowned session', () => connected(async (peer) => {
   await rejects(peer.request('session/no_such_method', {}), (error) => error.code === -32601, 'the unknown method');
   const sessionId = await create(peer);
   equal((await prompt(peer, sessionId, 'echo still here')).stopReason, 'end_turn', 'the connection still works');
 }));
 
-await check('session/list', () => connected(async (peer) => {
+check('session/list', () => connected(async (peer) => {
   const sessionId = await create(peer);
   await prompt(peer, sessionId, 'echo listed');
   const { sessions } = await peer.request(methods.agent.session.list, { cwd });
   assert(sessions.some((session) => session.sessionId === sessionId), 'the session is listed', sessions.length);
 }));
 
-await check('session/close', () => connected(async (peer) => {
+check('session/close', () => connected(async (peer) => {
   const sessionId = await create(peer);
   await prompt(peer, sessionId, 'echo bye');
   const answer = within(5000, peer.request(methods.agent.session.close, { sessionId }), 'the reply');
@@ -129,7 +129,7 @@ await check('session/close', () => connected(async (peer) => {
   return undefined;
 }));
 
-await check('session/close with a running prompt', () => connected(async (peer, updates) => {
+check('session/close with a running prompt', () => connected(async (peer, updates) => {
   const sessionId = await create(peer);
   const running = prompt(peer, sessionId, 'hold').then((result) => result.stopReason, (error) => error.message);
   await until(() => textOf(updates, sessionId), 'the first chunk');
@@ -141,7 +141,7 @@ await check('session/close with a running prompt', () => connected(async (peer, 
 
 if (!overHttp) {
   // Over HTTP this client opens the session stream before it sends session/load, which a server answers 403 (ACP-194).
-  await check('session/load from another connection', async () => {
+  check('session/load from another connection', async () => {
     let sessionId;
     await connected(async (first) => {
       sessionId = await create(first);
@@ -155,4 +155,4 @@ if (!overHttp) {
     });
   });
 }
-finish();
+await finish();

@@ -20,7 +20,7 @@ function follow(session, onEvent = () => {}) {
 }
 const seen = (stream, type) => until(() => stream.events.find((event) => event.type === type), `event ${type}`);
 
-await check('health and capabilities', async () => {
+check('health and capabilities', async () => {
   equal((await client.health()).status, 'ok', 'health');
   const capabilities = await client.capabilities();
   equal(capabilities.limits.maxPendingPromptsPerSession, 5, 'maxPendingPromptsPerSession');
@@ -29,7 +29,7 @@ await check('health and capabilities', async () => {
   }
 });
 
-await check('create', async () => {
+check('create', async () => {
   const session = await open();
   assert(/^[0-9a-f-]{36}$/.test(session.sessionId), 'a UUID', session.sessionId);
   assert(session.clientId?.startsWith('client_'), 'a client id', session.clientId);
@@ -38,7 +38,7 @@ await check('create', async () => {
   await session.close();
 });
 
-await check('create with the caller\'s id', async () => {
+check('create with the caller\'s id', async () => {
   const sessionId = crypto.randomUUID();
   const session = await DaemonSessionClient.createOrAttach(client, { ...newSession(), sessionId });
   equal(session.sessionId, sessionId, 'session id');
@@ -46,14 +46,14 @@ await check('create with the caller\'s id', async () => {
   await session.close();
 });
 
-await check('prompt without a subscription', async () => {
+check('prompt without a subscription', async () => {
   const session = await open();
   const result = await session.prompt(say('echo one two'));
   equal(result.stopReason, 'end_turn', 'stopReason');
   await session.close();
 });
 
-await check('prompt with a subscription', async () => {
+check('prompt with a subscription', async () => {
   const session = await open();
   const stream = follow(session);
   const result = await session.prompt(say('long=12'));
@@ -67,7 +67,7 @@ await check('prompt with a subscription', async () => {
   await session.close();
 });
 
-await check('fifty quick turns under a subscription', async () => {
+check('fifty quick turns under a subscription', async () => {
   // The SDK registers a prompt when it has read the 202; an outcome that overtakes it on the stream is lost to it.
   const session = await open();
   const stream = follow(session);
@@ -79,11 +79,11 @@ await check('fifty quick turns under a subscription', async () => {
   await session.close();
 }, 60_000);
 
-await check('resume after a cut', async () => {
+check('resume after a cut', async () => {
   const proxy = await cuttingProxy();
   const session = await open(new DaemonClient({ baseUrl: proxy.url, token }));
   const first = follow(session);
-  const accepted = await session.submitPrompt(say('slow long=25'));
+  const accepted = await session.submitPrompt(say('slow long=16'));
   await until(() => first.events.length >= 6, 'six events');
   equal(proxy.cut('/events'), 1, 'streams cut');
   await first.done.then(() => {}, () => {}); // an abrupt end is an error or an end: both are the SDK's business
@@ -93,7 +93,7 @@ await check('resume after a cut', async () => {
   await seen(second, 'turn_complete');
   const all = [...first.events, ...second.events];
   assertUnbroken(all);
-  assertWords(textOf(all), 25);
+  assertWords(textOf(all), 16);
   equal(second.events.find((event) => event.type === 'turn_complete').data.promptId, accepted.promptId, 'promptId');
   const replayed = await seen(second, 'replay_complete');
   assert(replayed.data.replayedCount > 0, 'something was replayed', replayed.data);
@@ -102,12 +102,12 @@ await check('resume after a cut', async () => {
   proxy.close();
 }, 30_000);
 
-await check('five cuts in one turn', async () => {
+check('five cuts in one turn', async () => {
   const proxy = await cuttingProxy();
   const session = await open(new DaemonClient({ baseUrl: proxy.url, token }));
   const all = [];
   let stream = follow(session);
-  await session.submitPrompt(say('slow long=40'));
+  await session.submitPrompt(say('slow long=30'));
   for (let cuts = 0; cuts < 5; cuts += 1) {
     const before = stream.events.length;
     await until(() => stream.events.length >= before + 4, 'four events');
@@ -119,13 +119,13 @@ await check('five cuts in one turn', async () => {
   await seen(stream, 'turn_complete');
   all.push(...stream.events);
   assertUnbroken(all);
-  assertWords(textOf(all), 40);
+  assertWords(textOf(all), 30);
   await stream.stop();
   await session.close();
   proxy.close();
 }, 30_000);
 
-await check('cancel', async () => {
+check('cancel', async () => {
   const session = await open();
   const stream = follow(session);
   const running = session.prompt(say('hold'));
@@ -139,7 +139,7 @@ await check('cancel', async () => {
   await session.close();
 });
 
-await check('a caller that aborts cancels the turn', async () => {
+check('a caller that aborts cancels the turn', async () => {
   const session = await open();
   const stream = follow(session);
   const abort = new AbortController();
@@ -152,7 +152,7 @@ await check('a caller that aborts cancels the turn', async () => {
   await session.close();
 });
 
-await check('a failing turn', async () => {
+check('a failing turn', async () => {
   const session = await open();
   await rejects(session.prompt(say('fail')), isDaemonTurnError, 'the failing turn');
   equal((await session.prompt(say('echo after'))).stopReason, 'end_turn', 'the next prompt');
@@ -161,7 +161,7 @@ await check('a failing turn', async () => {
 
 const allow = (request) => request.data.options.find((option) => option.kind === 'allow_once').optionId;
 
-await check('permission vote on the session route', async () => {
+check('permission vote on the session route', async () => {
   const session = await open();
   const stream = follow(session);
   const running = session.prompt(say('permission'));
@@ -176,7 +176,7 @@ await check('permission vote on the session route', async () => {
   await session.close();
 });
 
-await check('permission vote on the plain route, cancelled', async () => {
+check('permission vote on the plain route, cancelled', async () => {
   const session = await open();
   const stream = follow(session);
   const running = session.prompt(say('permission'));
@@ -190,7 +190,7 @@ await check('permission vote on the plain route, cancelled', async () => {
   await session.close();
 });
 
-await check('permission request survives a cut', async () => {
+check('permission request survives a cut', async () => {
   const proxy = await cuttingProxy();
   const session = await open(new DaemonClient({ baseUrl: proxy.url, token }));
   const first = follow(session);
@@ -211,7 +211,7 @@ await check('permission request survives a cut', async () => {
   proxy.close();
 });
 
-await check('the local prompt limit sends nothing', async () => {
+check('the local prompt limit sends nothing', async () => {
   let prompts = 0;
   const counting = (url, init) => {
     if (String(url).endsWith('/prompt')) prompts += 1;
@@ -231,7 +231,7 @@ await check('the local prompt limit sends nothing', async () => {
   await session.close();
 });
 
-await check('the server prompt limit: 503 prompt_queue_full', async () => {
+check('the server prompt limit: 503 prompt_queue_full', async () => {
   const session = await open(new DaemonClient({ baseUrl, token, maxPendingPromptsPerSession: null }));
   const stream = follow(session);
   const accepted = [];
@@ -264,7 +264,7 @@ await check('the server prompt limit: 503 prompt_queue_full', async () => {
   await session.close();
 });
 
-await check('heartbeat, list, status, metadata', async () => {
+check('heartbeat, list, status, metadata', async () => {
   const session = await open();
   const beat = await session.heartbeat();
   equal([beat.sessionId, beat.clientId], [session.sessionId, session.clientId], 'heartbeat');
@@ -281,7 +281,7 @@ await check('heartbeat, list, status, metadata', async () => {
   await session.close();
 });
 
-await check('load and resume attach to a live session', async () => {
+check('load and resume attach to a live session', async () => {
   const session = await open();
   await session.prompt(say('echo history'));
   const loaded = await DaemonSessionClient.load(client, session.sessionId);
@@ -299,7 +299,7 @@ await check('load and resume attach to a live session', async () => {
   await session.close();
 });
 
-await check('close ends the streams', async () => {
+check('close ends the streams', async () => {
   const session = await open();
   const stream = follow(session);
   await session.prompt(say('echo bye'));
@@ -309,4 +309,4 @@ await check('close ends the streams', async () => {
   await rejects(session.prompt(say('echo late')), (error) => error.status === 404, 'a prompt after the close');
   await session.close(); // 404 counts as closed
 });
-finish();
+await finish();
