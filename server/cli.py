@@ -21,6 +21,10 @@ _COMMANDS: Final[Mapping[str, str]] = {
 _NNRP: Final[Mapping[str, str]] = {
     "decode": "server.commands.nnrp_decode:decode",
     "conformance": "server.commands.nnrp_conformance:conformance",
+    "ping": "server.commands.nnrp_client:ping",
+    "submit": "server.commands.nnrp_client:submit",
+    "watch": "server.commands.nnrp_client:watch",
+    "bench": "server.commands.nnrp_client:bench",
 }
 """Commands whose module is not part of an installation do not appear."""
 

@@ -91,7 +91,9 @@ def push_parts(
     )
     if answer.tensor is not None and not payloads:
         # The form follows from the metadata alone (8.1): a flat body has no place for an extension.
-        body = pack_flat_tensor(answer.tensor, mode=_mode(answer.tensor))
+        # Results have no camera (9.1).
+        tensor = TensorBody(answer.tensor.tile_ids, answer.tensor.sections)
+        body = pack_flat_tensor(tensor, mode=_mode(tensor))
     else:
         body = Regions(
             payloads,

@@ -48,6 +48,7 @@ class NnrpService:
         self.links: set[Link] = set()
         self.sessions: set[ServedSession] = set()
         self._drain = trio.Event()
+        self._quiet = trio.Event()
         self.refused_connections = 0
         self.violations = 0
 
@@ -71,6 +72,14 @@ class NnrpService:
             await link.run()
         finally:
             self.links.discard(link)
+            if not self.links:
+                quiet, self._quiet = self._quiet, trio.Event()
+                quiet.set()
+
+    async def wait_quiet(self) -> None:
+        """Wait until no connection is left."""
+        while self.links:
+            await self._quiet.wait()
 
     def new_session(self, machine: Session, link: Link, principal: Principal) -> ServedSession:
         session = ServedSession(machine, link, principal)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import attrs
 import trio
@@ -20,6 +20,9 @@ from server.shutdown import Drain
 
 __all__ = ["NnrpServing", "choose_worker", "serving_nnrp"]
 
+_MARGIN: Final = 0.5
+"""Seconds past the drain in which the last packets go out."""
+
 
 @attrs.frozen(slots=True)
 class NnrpServing:
@@ -32,8 +35,8 @@ class NnrpServing:
 async def serving_nnrp(config: Config, engine: Any, drain: Drain) -> AsyncIterator[NnrpServing | None]:
     """Serve NNRP as the configuration says; None where it asks for no listener.
 
-    When the drain begins nothing new is accepted and operations in flight get their time; at the cut, or when the block
-    ends, what is left is cancelled. Raises ``OSError`` when a port cannot be bound, ``RuntimeError`` where others could
+    When the drain begins, or the block ends, nothing new is accepted, clients are told with CLOSE, and operations in flight
+    have the policy's ``drain_timeout``; then what is left is cancelled. Raises ``OSError`` when a port cannot be bound, ``RuntimeError`` where others could
     reach it without a token.
     """
     if config.nnrp_port is None:
@@ -44,10 +47,13 @@ async def serving_nnrp(config: Config, engine: Any, drain: Drain) -> AsyncIterat
     policy = _policy(config)
     async with open_service(policy, choose_worker(config, engine)) as service, trio.open_nursery() as nursery:
         addresses = await nursery.start(listen_tcp, service, config.nnrp_host, config.nnrp_port)
-        nursery.start_soon(_drain, service, drain, nursery.cancel_scope)
+        nursery.start_soon(_drain, service, drain)
         try:
             yield NnrpServing(service, tuple(addresses))
         finally:
+            service.begin_drain()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + policy.limits.drain_timeout + _MARGIN):
+                await service.wait_quiet()
             nursery.cancel_scope.cancel()
 
 
@@ -76,8 +82,6 @@ def _policy(config: Config) -> ServingPolicy:
     return attrs.evolve(policy, opening=opening)
 
 
-async def _drain(service: NnrpService, drain: Drain, scope: trio.CancelScope) -> None:
+async def _drain(service: NnrpService, drain: Drain) -> None:
     await drain.wait_begun()
     service.begin_drain()
-    await drain.wait_cut()
-    scope.cancel()

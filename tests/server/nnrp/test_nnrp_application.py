@@ -1,0 +1,152 @@
+"""NNRP as a part of the server: configuration, the agent behind it, the drain, and the commands that use it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from click.testing import CliRunner
+
+from client.nnrp import NnrpClientError, NnrpOperationEnded, NnrpOptions, open_nnrp
+from protocol.nnrp.enums import OperationState, StopReason, TokenChannel
+from server.application import Application
+from server.cli import main
+from server.config import Config
+from server.nnrp.serving import NnrpServing
+
+
+@asynccontextmanager
+async def serving(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Application, str]]:
+    config = attrs.evolve(Config(workspace=(str(tmp_path),), nnrp_port=0), **settings)
+    application = Application(config, announce=lambda _: None)
+    async with application.running():
+        assert isinstance(application.nnrp, NnrpServing)
+        host, port = application.nnrp.addresses[0]
+        yield application, f"tcp://{host}:{port}"
+
+
+async def test_without_a_port_nothing_listens(tmp_path: Path) -> None:
+    """docs/nnrp.md: NNRP over TCP is served where --nnrp-port is given."""
+    application = Application(Config(workspace=(str(tmp_path),)))
+    async with application.running():
+        assert application.nnrp is None
+
+
+async def test_an_agent_answers_in_token_chunks(tmp_path: Path) -> None:
+    """Issue 5, Runners; nnrp-extensions, Token chunks: contiguous positions per channel, a stop reason at the end."""
+    async with serving(tmp_path) as (application, url), open_nnrp(url) as connection:
+        session = await connection.open_session()
+        results = [each async for each in await session.submit(b"long=4")]
+        hints = [each.hint for each in results]
+        said = [each for each in results if each.hint is not None and each.hint.channel is TokenChannel.MESSAGE]
+        assert "".join(each.text for each in said).split() == ["w0", "w1", "w2", "w3"]
+        position = 0
+        for each in said:
+            assert each.hint is not None
+            assert each.hint.sequence_start == position
+            position = each.hint.sequence_end
+        assert hints[-1] is not None
+        assert hints[-1].stop_reason is StopReason.EOS
+        assert any(each is not None and each.channel is TokenChannel.THOUGHT for each in hints) or len(hints) >= 4
+        assert [each.event_id for each in results] == sorted({each.event_id for each in results})
+        assert application.nnrp is not None
+        (served,) = application.nnrp.service.sessions
+        assert served.worker is not None
+
+
+async def test_a_failed_and_a_cancelled_turn(tmp_path: Path) -> None:
+    """nnrp-wire 13.4: a turn that fails is a drop, failed; a cancel reaches the agent, and the next prompt is answered."""
+    async with serving(tmp_path) as (_, url), open_nnrp(url) as connection:
+        session = await connection.open_session()
+        with pytest.raises(NnrpOperationEnded) as failed:
+            await session.request(b"fail")
+        assert failed.value.state is OperationState.FAILED
+        held = await session.submit(b"hold")
+        await anext(held)
+        held.cancel()
+        with pytest.raises(NnrpOperationEnded) as cancelled:
+            await held.result()
+        assert cancelled.value.state is OperationState.CANCELLED
+        assert (await session.request(b"echo after")).final
+
+
+async def test_credit_is_what_the_engine_admits(tmp_path: Path) -> None:
+    """Architecture 1: admission is credit on this wire. More submits than pending prompts wait, none is refused."""
+    async with serving(tmp_path, max_pending_prompts_per_session=2) as (_, url), open_nnrp(url) as connection:
+        session = await connection.open_session()
+        assert session.machine.terms.max_in_flight_operations == 2
+        done = []
+
+        async def one(number: int) -> None:
+            done.append((await session.request(b"echo %d" % number)).final)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(6):
+                nursery.start_soon(one, number)
+        assert done == [True] * 6
+
+
+async def test_a_tensor_is_not_for_an_agent(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, url), open_nnrp(url) as connection:
+        with pytest.raises(NnrpClientError):
+            await connection.open_session(profile_id=1, schema=(0, 0))
+
+
+async def test_the_drain_closes_connections_and_ends_operations(tmp_path: Path) -> None:
+    """C-063 on this wire: what runs is ended, clients are told with CLOSE, nothing is left."""
+    async with serving(tmp_path, nnrp_runner="echo", drain_ms=2000) as (application, url):
+        assert application.nnrp is not None
+        service = application.nnrp.service
+        async with open_nnrp(url, NnrpOptions(reconnect=None)) as connection:
+            session = await connection.open_session()
+            short, long = await session.submit(b"sleep=100;ends"), await session.submit(b"sleep=60000;")
+            with trio.fail_after(5):
+                while service.statistics().operations < 2:  # noqa: ASYNC110  # no event says so
+                    await trio.sleep(0.002)
+            application.drain.begin()
+            assert (await short.result()).data == b"sleep=100;ends"
+            with pytest.raises(NnrpClientError):
+                await long.result()
+            with trio.fail_after(5):
+                while service.links or service.statistics().operations:  # noqa: ASYNC110  # no event says so
+                    await trio.sleep(0.01)
+
+
+async def test_a_listener_others_can_reach_needs_a_token(tmp_path: Path) -> None:
+    """ACP-250 on this wire."""
+    application = Application(Config(workspace=(str(tmp_path),), nnrp_port=0, nnrp_host="0.0.0.0"))
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="token"), flatten_subgroups=True):
+        async with application.running():
+            pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ping", "--count", "2"], "median"),
+        (["submit", "hello there"], "hello there"),
+        (["watch", "partial=2;ab", "sleep=1;c"], "completed"),
+        (["bench", "--count", "200", "--in-flight", "8"], "operations/s"),
+    ],
+    ids=["ping", "submit", "watch", "bench"],
+)
+async def test_the_commands(tmp_path: Path, arguments: list[str], said: str) -> None:
+    """Issue 5, Client and commands."""
+    async with serving(tmp_path, nnrp_runner="echo") as (_, url):
+        command = ["nnrp", arguments[0], "--url", url, *arguments[1:]]
+        result = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, command))
+    assert result.exit_code == 0, result.output
+    assert said in result.output
+
+
+async def test_a_command_says_why_it_failed(tmp_path: Path) -> None:
+    async with serving(tmp_path, nnrp_runner="echo") as (_, url):
+        command = ["nnrp", "submit", "--url", url, "fail;"]
+        result = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, command))
+    assert result.exit_code == 1
+    assert "failed" in result.output

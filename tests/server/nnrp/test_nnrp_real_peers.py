@@ -1,0 +1,203 @@
+"""Peers nobody here wrote: the nnrp-py client over TCP, and what recorded nnrp-rs clients sent, byte for byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from nnrp.client.transport import ClientSession, SubmitRequest, TypedPayload, connect_client_control
+from nnrp.core import (
+    InputProfile,
+    SessionMigrateMetadata,
+    TensorDType,
+    TensorSectionData,
+    TileIndexMode,
+    TransportId,
+)
+from nnrp.core import (
+    MessageType as TheirType,
+)
+from nnrp.core.packet import build_frame_cancel_packet, build_ping_packet
+from nnrp.tools.smoke import build_smoke_close_packet, run_tcp_smoke_client, run_tcp_transport_probe
+
+from protocol.nnrp.enums import MessageType, SessionErrorCode, SessionStatus
+from protocol.nnrp.messages import SessionOpenAck
+from protocol.nnrp.packet import Packet
+from tests.support.nnrp import Peer, serving_nnrp
+
+CAPTURES = Path(__file__).parents[2] / "vectors" / "nnrp" / "captures"
+
+
+async def in_asyncio(function: Any, *arguments: Any) -> Any:
+    """Run a coroutine of theirs in a thread of its own: they are asyncio's."""
+    return await trio.to_thread.run_sync(lambda: asyncio.run(function(*arguments)))
+
+
+def sections() -> tuple[TensorSectionData, ...]:
+    return (
+        TensorSectionData(
+            role_id=1, default_codec_id=0, dtype_id=TensorDType.UINT8, tile_payloads=(b"aa", b"bb", b"cc")
+        ),
+    )
+
+
+def tensor(frame_id: int, mode: TileIndexMode = TileIndexMode.RAW_U16, tiles: tuple[int, ...] = (0, 4, 9)) -> Any:
+    return SubmitRequest(
+        frame_id=frame_id,
+        src_width=640,
+        src_height=360,
+        tile_width=32,
+        tile_height=32,
+        tile_ids=tiles,
+        sections=sections(),
+        camera_block=b"camera!!",
+        input_profile=InputProfile.DENSE_LUMA_FRAME,
+        tile_index_mode=mode,
+        tile_base_id=tiles[0] if mode is TileIndexMode.DENSE_RANGE else 0,
+    )
+
+
+async def nnrp_py(host: str, port: int) -> dict[str, Any]:
+    """What an nnrp-py client does in its session; what it saw."""
+    seen: dict[str, Any] = {}
+    async with connect_client_control(
+        host, tcp_port=port, requested_session_id=9, forced_transport_id=TransportId.TCP, requested_model="m"
+    ) as control:
+        session = ClientSession(control=control, connection=control.connection)
+        seen["session"] = session.session_id
+        await session.send_submit(tensor(101))
+        result = await session.receive_result(timeout=5)
+        seen["raw_u16"] = (result.tile_ids, bytes(next(iter(result.sections)).payload))
+        await session.send_submit(tensor(102, TileIndexMode.DENSE_RANGE, (4, 5, 6)))
+        seen["dense"] = (await session.receive_result(timeout=5)).tile_ids
+        await session.send_submit(
+            SubmitRequest(frame_id=103, typed_payloads=(TypedPayload.token_chunk(b"hello", profile_id=2),))
+        )
+        seen["token"] = (await session.receive_result(timeout=5)).token_chunks
+        await session.send_submit(
+            SubmitRequest(frame_id=104, typed_payloads=(TypedPayload.token_chunk(b"sleep=60000;", profile_id=2),))
+        )
+        await control.connection.send_control_packet(
+            build_frame_cancel_packet(session_id=session.session_id, frame_id=104)
+        )
+        dropped = await session.receive_result(timeout=5)
+        seen["cancelled"] = (dropped.is_drop, dropped.packet.header.frame_id)
+        await control.connection.send_control_packet(build_ping_packet(session_id=session.session_id, trace_id=77))
+        pong = await control.connection.receive_control_packet(timeout=5)
+        seen["pong"] = (pong.header.msg_type is TheirType.PONG, pong.header.trace_id)
+        await control.send_session_migrate(
+            SessionMigrateMetadata(
+                old_transport_id=TransportId.TCP,
+                new_transport_id=TransportId.QUIC,
+                last_result_frame_id=104,
+                client_migrate_ts_us=time.monotonic_ns() // 1000,
+            )
+        )
+        _, ack = await control.receive_session_migrate_ack(timeout=5)
+        seen["migrated"] = (ack.accept_code, ack.resume_from_frame_id)
+        await control.connection.send_control_packet(
+            build_smoke_close_packet(session_id=session.session_id, reason="done")
+        )
+    return seen
+
+
+async def test_the_nnrp_py_client() -> None:
+    """Issue 5, Done when: hello, tensor submit, results, typed payloads, cancel, ping, migrate and close over TCP."""
+    async with serving_nnrp() as served:
+        seen = await in_asyncio(nnrp_py, served.host, served.port)
+        await served.wait_until(lambda: not served.service.links)
+    assert seen == {
+        "session": 9,
+        "raw_u16": ((0, 4, 9), b"aabbcc"),
+        "dense": (4, 5, 6),
+        "token": (b"hello",),
+        "cancelled": (True, 104),
+        "pong": (True, 77),
+        "migrated": (0, 105),
+    }
+    assert served.service.violations == 0
+
+
+async def test_the_nnrp_py_smoke_client() -> None:
+    """Its own smoke test for servers, as it is shipped."""
+    async with serving_nnrp() as served:
+        transcript = await in_asyncio(run_tcp_smoke_client, served.host, served.port)
+    assert (transcript.submit_tile_count, transcript.result_tile_count) == (3, 3)
+
+
+async def test_the_nnrp_py_probe() -> None:
+    """nnrp-wire 2.7: a probe on a fresh connection, without hello, is answered."""
+    async with serving_nnrp() as served:
+        result = await in_asyncio(run_tcp_transport_probe, served.host, served.port)
+    assert result.probe_payload_bytes == 32768
+
+
+READ_POINTS = {
+    "SESSION_OPEN": {MessageType.SESSION_OPEN_ACK},
+    "FRAME_SUBMIT": {MessageType.RESULT_PUSH, MessageType.RESULT_DROP, MessageType.FLOW_UPDATE},
+    "SESSION_PATCH": {MessageType.SESSION_PATCH_ACK},
+    "SESSION_MIGRATE": {MessageType.SESSION_MIGRATE_ACK},
+    "SESSION_CLOSE": {MessageType.SESSION_CLOSE_ACK},
+    "FRAME_CANCEL": {MessageType.RESULT_DROP, MessageType.RESULT_PUSH},
+}
+"""What an nnrp-rs client accepts after each thing it sends; anything else is a hard error to it (nnrp-wire 2.6)."""
+
+
+def streams(name: str) -> list[list[dict[str, Any]]]:
+    """What each connection's client sent, in order, each with whether the recorded server answered."""
+    packets = json.loads((CAPTURES / f"{name}.json").read_text(encoding="utf-8"))["packets"]
+    numbers = sorted({each.get("conn", 0) for each in packets})
+    return [[each for each in packets if each.get("conn", 0) == number and each.get("hex")] for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rs-tcp-open-token-result-close",
+        "rs-tcp-flow-update",
+        "rs-tcp-cancel-drop",
+        "rs-tcp-patch-migrate",
+        "rs-tcp-close-abort",
+        "rs-tcp-open-rejected",
+        "rs-tcp-open-duplicate-id",
+        "rs-tcp-resume-accepted",
+        "rs-tcp-resume-rejected",
+    ],
+)
+async def test_recorded_nnrp_rs_clients_get_answers_they_accept(name: str) -> None:
+    """Issue 5, Done when. Exception, as said there: a resume without token bytes is answered resume_rejected."""
+    async with serving_nnrp() as served:
+        for number, packets in enumerate(streams(name)):
+            async with served.peer(hello=False) as peer:
+                await replay(peer, packets, resumes=name == "rs-tcp-resume-accepted" and number > 0)
+
+
+async def replay(peer: Peer, packets: list[dict[str, Any]], *, resumes: bool) -> None:
+    cancelled = any(each["type"] == "FRAME_CANCEL" for each in packets)
+    for each in packets:
+        if each["dir"] != "c2s":
+            continue
+        await peer.stream.send_all(bytes.fromhex(each["hex"]))
+        if each["type"] not in READ_POINTS or (each["type"] == "FRAME_SUBMIT" and cancelled):
+            continue
+        answer = await next_read(peer, READ_POINTS[each["type"]])
+        if answer.kind is MessageType.SESSION_OPEN_ACK:
+            ack = answer.metadata
+            assert isinstance(ack, SessionOpenAck)
+            if resumes:
+                assert ack.session_error_code == SessionErrorCode.RESUME_REJECTED
+                return
+            if ack.session_status is not SessionStatus.OPENED:
+                return
+    await peer.nothing_comes(0.05)
+
+
+async def next_read(peer: Peer, accepted: set[MessageType]) -> Packet:
+    answer = await peer.receive()
+    assert answer.kind in accepted
+    return answer
