@@ -219,8 +219,11 @@ class GuardedTCPServer(TCPServer):
         """
         try:
             taken = os.write(self._socket.fileno(), data)
+        except BlockingIOError:
+            return 0
         except OSError:
-            # Full, or broken: the long way finds out which.
+            # Told here, because the system tells a reset only once: whoever asks next sees an end in good order.
+            self._note_end(EndReason.PEER_LOST)
             return 0
         self._turns += 1
         if self._turns % _TURNS == 0:
