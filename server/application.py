@@ -123,7 +123,7 @@ class Application:
         async with self._open_engine(config, metrics) as engine:
             ground = Ground(config=config, engine=engine, drain=self.drain, guard=self.guard_policy, metrics=metrics)
             async with (
-                serving_nnrp(config, engine, self.drain) as self.nnrp,
+                serving_nnrp(config, engine, self.drain, metrics.watch) as self.nnrp,
                 create_web(ground, self._packages, self._routes) as web,
                 trio.open_nursery() as nursery,
             ):

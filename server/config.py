@@ -435,7 +435,14 @@ class Config:
         rule="nnrp-wire 2.2",
     )
     nnrp_tls_port: int | None = setting(
-        None, "Port of NNRP over TLS.", section=Section.NNRP, kind=Kind.WHOLE, minimum=0, maximum=65535, served=False
+        None,
+        "Port of NNRP over TLS 1.3, with --tls-cert and --tls-key.",
+        section=Section.NNRP,
+        kind=Kind.WHOLE,
+        minimum=0,
+        maximum=65535,
+        zero="any free port",
+        rule="nnrp-wire 2.3",
     )
     nnrp_quic_port: int | None = setting(
         None,

@@ -93,6 +93,7 @@ class Harbour:
         self._random = random
         self._sessions: dict[str, Session] = {}
         self._starting: set[str] = set()
+        self._starting_uncounted = 0
         self._shared: dict[str, Session] = {}
         self._opening_shared: dict[str, trio.Event] = {}
         self._restoring: set[str] = set()
@@ -148,8 +149,10 @@ class Harbour:
         mode: str | None = None,
         source: Mapping[str, str] | None = None,
         meta: Mapping[str, Any] | None = None,
+        counted: bool = True,
     ) -> Opened:
-        """A new session, or with ``shared`` the workspace's shared one (REST-021).
+        """A new session, or with ``shared`` the workspace's shared one (REST-021). ``counted`` False: for a wire that bounds
+        its sessions itself; the limits on sessions neither see nor refuse it.
 
         Raises `WorkspaceMismatch`, `SessionLimitExceeded`, `SessionConflict`, `HarbourDraining`, and what
         `Runner.start_session` raises. Cancelled in between: a session made for this call is closed again (REST-026).
@@ -164,7 +167,8 @@ class Harbour:
                 break
             await opening.wait()
         self.check_admitting()
-        self._check_room(workspace)
+        if counted:
+            self._check_room(workspace)
         if session_id is not None:
             self._check_free(session_id)
         spec = SessionSpec(
@@ -176,6 +180,7 @@ class Harbour:
             meta=meta,
         )
         session = Session(self, session_id or self.new_id(), workspace, source=source)
+        session.counted = counted
         opened = trio.Event()
         if shared and session_id is None:
             self._opening_shared[workspace] = opened
@@ -311,11 +316,14 @@ class Harbour:
 
     def _check_room(self, workspace: str) -> None:
         total, local = self.limits.max_total_sessions, self.limits.max_sessions_per_workspace
-        starting = len(self._starting)
+        starting = len(self._starting) - self._starting_uncounted
         # Counted only for a limit: without one there may be too many sessions to look at each time.
-        if local and sum(each.cwd == workspace for each in self._sessions.values()) + starting >= local:
+        if (
+            local
+            and sum(each.counted and each.cwd == workspace for each in self._sessions.values()) + starting >= local
+        ):
             raise SessionLimitExceeded(local, "workspace")
-        if total and len(self._sessions) + starting >= total:
+        if total and sum(each.counted for each in self._sessions.values()) + starting >= total:
             raise SessionLimitExceeded(total, "total")
 
     def _check_free(self, session_id: str) -> None:
@@ -326,10 +334,12 @@ class Harbour:
 
     async def _start(self, session: Session, spec: SessionSpec, *, keep_id: bool) -> None:
         self._starting.add(session.id)
+        self._starting_uncounted += not session.counted
         try:
             await session.start(spec, keep_id=keep_id)
         finally:
             self._starting.discard(session.id)
+            self._starting_uncounted -= not session.counted
         self._sessions[session.id] = session
         try:
             await trio.lowlevel.checkpoint_if_cancelled()

@@ -99,6 +99,8 @@ class Session:
         self.id = session_id
         self.cwd = cwd
         self.source = dict(source or {})
+        self.counted = True
+        """Whether the harbour's limits on sessions count this one."""
         self.phase = SessionPhase.STARTING
         self.created_at = self.updated_at = harbour.now_ms()
         self.display_name: str | None = None

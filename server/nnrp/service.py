@@ -8,11 +8,13 @@ from itertools import count
 
 import attrs
 import trio
+from prometheus_client.core import Metric
 
 from protocol.nnrp.enums import CloseReason
 from protocol.nnrp.errors import NnrpError, NnrpLocalError
 from protocol.nnrp.machines.schemas import SchemaRegistry, builtin_registry
 from protocol.nnrp.machines.session import Session
+from server.metrics import gauge, total
 from server.nnrp.driver import Link
 from server.nnrp.policy import Principal, ServingPolicy
 from server.nnrp.registry import Registry
@@ -151,6 +153,19 @@ class NnrpService:
             refused_connections=self.refused_connections,
             violations=self.violations,
         )
+
+    def gauges(self) -> list[Metric]:
+        """What ``GET /metrics`` shows of NNRP (nnrp-wire 14)."""
+        now = self.statistics()
+        return [
+            gauge("nnrp_connections", "Open NNRP connections", now.connections),
+            gauge("nnrp_sessions", "NNRP sessions, those that wait to be resumed included", now.sessions),
+            gauge("nnrp_sessions_detached", "NNRP sessions that wait to be resumed", now.detached),
+            gauge("nnrp_operations", "NNRP operations in flight", now.operations),
+            gauge("nnrp_queued_bytes", "Bytes queued for NNRP peers", sum(each.writer.size for each in self.links)),
+            total("nnrp_connections_refused", "NNRP connections refused", now.refused_connections),
+            total("nnrp_violations", "Rules NNRP peers have broken", now.violations),
+        ]
 
     def _expire(self, session: ServedSession) -> None:
         log.info("nnrp_session_expired", session=session.machine.session_id, tag=session.tag)

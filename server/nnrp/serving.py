@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import attrs
 import trio
+from prometheus_client.core import Metric
 
 from protocol.nnrp.enums import ProfileId
 from server.config import Config, is_loopback
-from server.nnrp.listener import listen_tcp
+from server.nnrp.listener import listen_tcp, tls_context
 from server.nnrp.policy import ServingPolicy
 from server.nnrp.service import NnrpService, open_service
 from server.nnrp.submit import WorkerMaker
@@ -29,27 +31,40 @@ class NnrpServing:
     service: NnrpService
     addresses: tuple[tuple[str, int], ...]
     """Where TCP is listened on."""
+    secured: tuple[tuple[str, int], ...] = ()
+    """Where TLS is."""
 
 
 @asynccontextmanager
-async def serving_nnrp(config: Config, engine: Any, drain: Drain) -> AsyncIterator[NnrpServing | None]:
-    """Serve NNRP as the configuration says; None where it asks for no listener.
+async def serving_nnrp(
+    config: Config, engine: Any, drain: Drain, watch: Callable[[Callable[[], Iterable[Metric]]], None]
+) -> AsyncIterator[NnrpServing | None]:
+    """Serve NNRP as the configuration says; None where it asks for no listener. ``watch`` takes the gauges.
 
     When the drain begins, or the block ends, nothing new is accepted, clients are told with CLOSE, and operations in flight
     have the policy's ``drain_timeout``; then what is left is cancelled. Raises ``OSError`` when a port cannot be bound, ``RuntimeError`` where others could
-    reach it without a token.
+    reach it without a token, or TLS has no certificate.
     """
-    if config.nnrp_port is None:
+    if config.nnrp_port is None and config.nnrp_tls_port is None:
         yield None
         return
     if config.token is None and not is_loopback(config.nnrp_host):
         raise RuntimeError("NNRP on an address others can reach needs a token: set MOORLINE_TOKEN (ACP-250)")
+    if config.nnrp_tls_port is not None and config.tls_cert is None:
+        raise RuntimeError("--nnrp-tls-port needs --tls-cert and --tls-key")
     policy = _policy(config)
     async with open_service(policy, choose_worker(config, engine)) as service, trio.open_nursery() as nursery:
-        addresses = await nursery.start(listen_tcp, service, config.nnrp_host, config.nnrp_port)
+        watch(service.gauges)
+        addresses: list[tuple[str, int]] = []
+        secured: list[tuple[str, int]] = []
+        if config.nnrp_port is not None:
+            addresses = await nursery.start(listen_tcp, service, config.nnrp_host, config.nnrp_port)
+        if config.nnrp_tls_port is not None and config.tls_cert is not None and config.tls_key is not None:
+            listen = partial(listen_tcp, tls=tls_context(config.tls_cert, config.tls_key))
+            secured = await nursery.start(listen, service, config.nnrp_host, config.nnrp_tls_port)
         nursery.start_soon(_drain, service, drain)
         try:
-            yield NnrpServing(service, tuple(addresses))
+            yield NnrpServing(service, tuple(addresses), tuple(secured))
         finally:
             service.begin_drain()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + policy.limits.drain_timeout + _MARGIN):

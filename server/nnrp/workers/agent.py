@@ -94,7 +94,7 @@ class AgentWorker:
         async with self._lock:
             if self._session is None:
                 try:
-                    self._session = (await self._harbour.create(source={"wire": "nnrp"})).session
+                    self._session = (await self._harbour.create(source={"wire": "nnrp"}, counted=False)).session
                 except SessionError as problem:
                     log.warning("nnrp_session_not_started", problem=str(problem))
                     raise OperationFailed(str(problem), ErrorCode.SERVER_BUSY) from problem

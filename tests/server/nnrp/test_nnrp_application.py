@@ -18,6 +18,8 @@ from server.application import Application
 from server.cli import main
 from server.config import Config
 from server.nnrp.serving import NnrpServing
+from sessions.errors import SessionLimitExceeded
+from tests.support.certificates import make_certificate
 
 
 @asynccontextmanager
@@ -89,6 +91,54 @@ async def test_credit_is_what_the_engine_admits(tmp_path: Path) -> None:
             for number in range(6):
                 nursery.start_soon(one, number)
         assert done == [True] * 6
+
+
+async def test_nnrp_sessions_do_not_count_as_sessions(tmp_path: Path) -> None:
+    """Issue 5, Server: --max-sessions neither counts nor refuses them; they are listed like any other."""
+    async with serving(tmp_path, max_sessions=1) as (application, url), open_nnrp(url) as connection:
+        for _ in range(3):
+            await (await connection.open_session()).request(b"echo x")
+        assert application.nnrp is not None
+        harbour = application.nnrp.service.sessions.copy().pop().worker._harbour  # type: ignore[union-attr]  # an AgentWorker
+        assert len(harbour.sessions) == 3
+        await harbour.create(str(tmp_path))
+        with pytest.raises(SessionLimitExceeded):
+            await harbour.create(str(tmp_path))
+
+
+async def test_tls(tmp_path: Path) -> None:
+    """nnrp-wire 2.3: TLS 1.3, ALPN nnrp/1 before nnrp/1-tcp, none accepted."""
+    made = make_certificate(tmp_path)
+    settings = {"nnrp_tls_port": 0, "tls_cert": str(made.cert), "tls_key": str(made.key), "nnrp_runner": "echo"}
+    async with serving(tmp_path, **settings) as (application, _):
+        assert application.nnrp is not None
+        host, port = application.nnrp.secured[0]
+        for offered, chosen in ((("nnrp/1-tcp", "nnrp/1"), "nnrp/1"), (("nnrp/1-tcp",), "nnrp/1-tcp"), ((), None)):
+
+            async def connect(_: str, __: int, offered: tuple[str, ...] = offered, chosen: Any = chosen) -> Any:
+                stream = trio.SSLStream(
+                    await trio.open_tcp_stream(host, port), made.client_context(*offered), server_hostname="127.0.0.1"
+                )
+                await stream.do_handshake()
+                assert stream.version() == "TLSv1.3"
+                assert stream.selected_alpn_protocol() == chosen
+                return stream
+
+            async with open_nnrp("tcp://ignored", NnrpOptions(connect=connect)) as connection:
+                assert (await (await connection.open_session()).request(bytes(300_000))).data == bytes(300_000)
+
+
+async def test_gauges(tmp_path: Path) -> None:
+    """nnrp-wire 14: connections, sessions, operations in GET /metrics."""
+    async with serving(tmp_path, nnrp_runner="echo") as (application, url), open_nnrp(url) as connection:
+        session = await connection.open_session()
+        running = await session.submit(b"sleep=60000;")
+        await connection.ping()
+        assert application.nnrp is not None
+        values = {each.name: each.samples[0].value for each in application.nnrp.service.gauges()}
+        assert values["moorline_nnrp_connections"] == values["moorline_nnrp_sessions"] == 1
+        assert values["moorline_nnrp_operations"] == 1
+        running.cancel()
 
 
 async def test_a_tensor_is_not_for_an_agent(tmp_path: Path) -> None:
