@@ -56,6 +56,7 @@ def _check_stream(findings: Findings, stream: _Stream, prompts: Mapping[Any, str
     replaying = stream.cursor is not None
     for event_id, message in stream.frames:
         if event_id is not None:
+            findings.expect(event_id > delivered, f"event {event_id} was sent to a reader that had seen {delivered}")
             delivered = max(delivered, event_id)
         elif message.get("method") == "_qwen/notify":
             replaying = replaying and message.get("params", {}).get("kind") != "replay_complete"

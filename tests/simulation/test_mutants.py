@@ -1,4 +1,4 @@
-"""The simulation finds planted faults: twelve mutants of our own code, each a mistake somebody could make."""
+"""The simulation finds planted faults: eleven mutants of our own code, each a mistake somebody could make."""
 
 from __future__ import annotations
 
@@ -92,11 +92,6 @@ def reply_before_its_content(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replies, "push", push)
 
 
-def reply_lost_with_its_socket(patch: pytest.MonkeyPatch) -> None:
-    """What was being written to a dead stream is not queued again."""
-    patch.setattr(Replies, "put_back", lambda self, unwritten: None)
-
-
 def terminal_event_twice(patch: pytest.MonkeyPatch) -> None:
     real = TurnReport.ended
 
@@ -142,7 +137,6 @@ MUTANTS = [
     ("slot not released", slot_not_released, "rest"),
     ("prompt runs twice", prompt_runs_twice, "rest"),
     ("reply before its content", reply_before_its_content, "acp-http"),
-    ("reply lost with its socket", reply_lost_with_its_socket, "acp-http"),
     ("terminal event twice", terminal_event_twice, "rest"),
     ("subscriber leaks", subscriber_leaks, "acp-ws"),
     ("vote forgotten", vote_forgotten, "rest"),

@@ -67,12 +67,12 @@ check('prompt with a subscription', async () => {
   await session.close();
 });
 
-check('fifty quick turns under a subscription', async () => {
+check('quick turns under a subscription', async () => {
   // The SDK registers a prompt when it has read the 202; an outcome that overtakes it on the stream is lost to it.
   const session = await open();
   const stream = follow(session);
   await until(() => session.eventEpoch, 'the stream');
-  for (let n = 0; n < (shipped ? 5 : 50); n += 1) {
+  for (let n = 0; n < (shipped ? 5 : 12); n += 1) {
     equal((await within(5000, session.prompt(say('echo quick')), `outcome ${n}`)).stopReason, 'end_turn', 'stopReason');
   }
   await stream.stop();
