@@ -7,12 +7,13 @@ it came in, inside a scope that is cancelled then. A stream keeps nothing of the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
-from quart import Response
+from quart import Request, Response
 from quart.utils import encode_headers
 from quart_trio.asgi import TrioASGIHTTPConnection
 
@@ -20,6 +21,10 @@ from server.connection import RequestSends, connection_of
 from server.sse import SseBody
 
 __all__ = ["HttpConnection"]
+
+
+# Python 3.13 and the Quart for it: a body that is complete, or whose sender has left, takes no more.
+_QUEUE_SHUT_DOWN: Any = getattr(asyncio, "QueueShutDown", ())
 
 
 class HttpConnection(TrioASGIHTTPConnection):
@@ -36,6 +41,17 @@ class HttpConnection(TrioASGIHTTPConnection):
                 await self._answer(send, connection)
             finally:
                 connection.on_gone(None)
+
+    async def handle_messages(  # type: ignore[override]  # as the framework's own
+        self, nursery: trio.Nursery, request: Request, receive: ASGIReceiveCallable
+    ) -> None:
+        """A message behind the end of the body says nothing new; the next one may say that the peer has left."""
+        while True:
+            try:
+                await super().handle_messages(nursery, request, receive)
+            except _QUEUE_SHUT_DOWN:
+                continue
+            return
 
     async def _answer(self, send: ASGISendCallable, connection: RequestSends) -> None:
         response = await self._dispatch(send)
