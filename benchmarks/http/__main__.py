@@ -36,8 +36,9 @@ def main(arguments: list[str] | None = None) -> int:
     servers = NAMES if options.server == "both" else (options.server,)
     for name in options.measures or MEASURES:
         measure = MEASURES[name]
-        found = run(measure, servers, options.repeats or measure.repeats)
-        if len(servers) == len(NAMES):
+        asked = tuple(server for server in measure.servers if server in servers)
+        found = run(measure, asked, options.repeats or measure.repeats)
+        if asked == measure.servers:
             write(measure, found)
     return 0
 

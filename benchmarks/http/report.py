@@ -45,8 +45,9 @@ def write(measure: Measure, found: Mapping[str, list[dict[str, float]]]) -> None
     middle = {name: medians(rounds) for name, rounds in found.items()}
     value, reached = measure.target(middle)
     rows = []
-    for key in dict.fromkeys([*middle["moorline"], *middle["qwen"]]):
-        ours, theirs = middle["moorline"].get(key), middle["qwen"].get(key)
+    peer = middle.get("qwen", {})
+    for key in dict.fromkeys([*middle["moorline"], *peer]):
+        ours, theirs = middle["moorline"].get(key), peer.get(key)
         ratio = _number(ours / theirs) if ours is not None and theirs else "–"
         cells = ["–" if figure is None else _number(figure) for figure in (ours, theirs)]
         rows.append(f"| {key} | {cells[0]} | {cells[1]} | {ratio} |")
