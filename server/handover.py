@@ -55,7 +55,8 @@ def find_worker() -> Worker | None:
     while frame is not None:
         name = frame.f_code.co_name
         if name in _WORKERS.get(frame.f_globals.get("__name__", ""), ()):
-            known = frame.f_locals
+            # From 3.13 on this is a proxy whose keys() is a list.
+            known = dict(frame.f_locals)
             if {"config", "sockets", "shutdown_event"} <= known.keys() and hasattr(known["config"], "bind"):
                 return Worker(known["config"], known["sockets"], known["shutdown_event"], name in _FOREIGN)
             return None
