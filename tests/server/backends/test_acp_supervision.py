@@ -211,11 +211,15 @@ async def test_back_off_grows_and_is_forgotten() -> None:
     async with running(runner):
         waits = []
         session = await open_session(runner, FakeHost())
-        for _ in range(3):
+        for failures in range(1, 4):
             # From before the crash: how long we take to notice it is part of the wait.
             begun = trio.current_time()
             with pytest.raises(RunnerLost):
                 await run_prompt(session, "crash")
+            with trio.fail_after(5):
+                # The turn fails with the pipe, the failure counts when the process is reaped.
+                while runner.statistics().failures_in_a_row < failures:  # noqa: ASYNC110  # nothing tells
+                    await trio.sleep(0.005)
             session = await open_session(runner, FakeHost())
             waits.append(trio.current_time() - begun)
         assert waits[0] >= 0.05
