@@ -63,6 +63,7 @@ class Ring:
         "_unserialisable",
         "epoch",
         "head",
+        "on_evicted",
         "on_unserialisable",
     )
 
@@ -74,12 +75,15 @@ class Ring:
         *,
         log: LogWriter | None = None,
         on_unserialisable: Callable[[str, Exception], None] | None = None,
+        on_evicted: Callable[[int], None] | None = None,
     ) -> None:
         self.epoch = epoch
         """Token of this numbering; another token means other ids (ACP-014)."""
         self.head = 0
         """Id of the newest event; 0 before the first."""
         self.on_unserialisable = on_unserialisable
+        self.on_evicted = on_evicted
+        """Called with the cursor of a reader whose eviction was decided."""
         self._limits = limits
         self._now_ms = now_ms
         self._log = log
@@ -247,6 +251,12 @@ class Ring:
         self._subscribers.discard(subscription)
         self._plan_lag_check()
 
+    def note_evicted(self, subscription: Subscription) -> None:
+        """A reader's eviction was decided; called by the subscription, once."""
+        self._evicted += 1
+        if self.on_evicted is not None:
+            self.on_evicted(subscription.cursor)
+
     def close(self) -> None:
         """Nothing more will be published: readers get what is left, then the end. Idempotent."""
         self._closed = True
@@ -292,6 +302,5 @@ class Ring:
     def _check_lag(self) -> None:
         self._lag_check_at = NEVER
         for each in list(self._subscribers):
-            if each.note_lag():
-                self._evicted += 1
+            each.note_lag()
         self._plan_lag_check()

@@ -111,7 +111,13 @@ class Session:
         self.end_reason: EndReason | None = None
         self.last_used = trio.current_time()
         self.clients: dict[str, int] = {}
-        self.ring = Ring(limits, harbour.new_id(), harbour.now_ms, on_unserialisable=self._note_dropped)
+        self.ring = Ring(
+            limits,
+            harbour.new_id(),
+            harbour.now_ms,
+            on_unserialisable=self._note_dropped,
+            on_evicted=self._note_evicted,
+        )
         self.operations = Operations(limits.remembered_prompts)
         self.prompts = PromptQueue(lambda: self.id, limits.max_pending_prompts)
         self.permissions = PermissionMediator(
@@ -168,13 +174,6 @@ class Session:
     def has_consumer(self) -> bool:
         """Whether anybody could see a question asked now (ACP-178): a consuming subscriber, or a binding in its grace."""
         return bool(self._holds) or self.ring.consumers() > 0
-
-    @property
-    def idle(self) -> bool:
-        """Nobody registered or reading, nothing running or asked (ACP-153)."""
-        return not (
-            self.clients or self._holds or self.ring.subscribers or len(self.operations) or self.permissions.pending
-        )
 
     def prompt(self, prompt_id: str) -> Operation:
         """An accepted prompt, also a settled one while it is remembered. Raises `PromptNotFound`."""
@@ -464,21 +463,19 @@ class Session:
 
     async def set_mode(self, mode_id: str, client_id: str | None = None) -> dict[str, Any]:
         """Switch the approval mode; publishes ``approval_mode_changed`` (REST-121). Raises `RunnerError`."""
-        previous = (self.state().get("modes") or {}).get("currentModeId")
+        previous = self._mode()
         await self.runner_session.set_mode(mode_id)
-        changed = {"previous": previous, "next": mode_id, "persisted": False}
-        self.publish(EventType.APPROVAL_MODE_CHANGED, {"sessionId": self.id, **changed}, originator=client_id)
+        self._announce_mode(previous, mode_id, client_id)
         return {"sessionId": self.id, "mode": mode_id, "previous": previous, "persisted": False}
 
     async def set_config_option(self, config_id: str, value: str, client_id: str | None = None) -> Mapping[str, Any]:
         """Set a configuration option; ``mode`` and ``model`` are announced like their own calls. Raises `RunnerError`."""
-        previous = (self.state().get("modes") or {}).get("currentModeId")
+        previous = self._mode()
         result = await self.runner_session.set_config_option(config_id, value)
         if config_id == "model":
             self.publish(EventType.MODEL_SWITCHED, {"sessionId": self.id, "modelId": value}, originator=client_id)
         elif config_id == "mode":
-            changed = {"previous": previous, "next": value, "persisted": False}
-            self.publish(EventType.APPROVAL_MODE_CHANGED, {"sessionId": self.id, **changed}, originator=client_id)
+            self._announce_mode(previous, value, client_id)
         return result
 
     def rename(self, display_name: str, client_id: str | None = None) -> dict[str, Any]:
@@ -567,8 +564,18 @@ class Session:
         author = originator if originator is not None or operation is None else operation.client_id
         return self.publish(type, data, prompt_id=prompt_id, originator=author)
 
+    def _mode(self) -> Any:
+        return (self.state().get("modes") or {}).get("currentModeId")
+
+    def _announce_mode(self, previous: Any, mode_id: str, client_id: str | None) -> None:
+        changed = {"sessionId": self.id, "previous": previous, "next": mode_id, "persisted": False}
+        self.publish(EventType.APPROVAL_MODE_CHANGED, changed, originator=client_id)
+
     def _note_dropped(self, type: str, problem: Exception) -> None:
         self._harbour.observer.note(Note.EVENT_DROPPED, session_id=self.id, type=type, problem=repr(problem))
+
+    def _note_evicted(self, cursor: int) -> None:
+        self._harbour.observer.note(Note.SUBSCRIBER_EVICTED, session_id=self.id, cursor=cursor)
 
     def _note_raw_update(self, update: msgspec.Raw) -> None:
         try:

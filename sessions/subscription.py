@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sessions.recovery import Resume
     from sessions.ring import Ring
 
-__all__ = ["PROBATION", "Item", "Subscription", "events_of"]
+__all__ = ["PROBATION", "Item", "Subscription"]
 
 Item = Event | Notice
 
@@ -112,11 +112,6 @@ class Subscription:
         """True once `take` has returned, or will return, the end."""
         return self._ended
 
-    @property
-    def lag(self) -> int:
-        """Live events published and not taken."""
-        return 0 if self._replay_end is not None and self._ring.head == self._replay_end else self._live_lag()[0]
-
     # What happens
 
     def take_nowait(self) -> list[Item]:
@@ -157,17 +152,17 @@ class Subscription:
         """The reader leaves."""
         self.end()
 
-    def note_lag(self) -> bool:
-        """Called by the ring now and then: decide on eviction. True when it was decided just now."""
+    def note_lag(self) -> None:
+        """Decide on eviction, once. Called by the ring now and then, and before live events are taken."""
         if self._evict_at is not None or self._ended:
-            return False
+            return
         events, size = self._live_lag()
         if events <= self.max_events and (size <= self.max_bytes or events <= 1):
-            return False
+            return
         self._evict_at = (self._ring.head, "queue_overflow" if events > self.max_events else "queue_bytes_overflow")
+        self._ring.note_evicted(self)
         if self.on_overdue is not None:
             self.on_overdue()
-        return True
 
     # Inside
 
@@ -220,12 +215,11 @@ class Subscription:
         self._replay_end = None
 
     def _take_live(self, items: list[Item]) -> None:
-        events, size = self._live_lag()
-        if self._evict_at is None and (events > self.max_events or (size > self.max_bytes and events > 1)):
-            self.note_lag()
+        self.note_lag()
         if self._evict_at is not None:
             self._evict(items)
             return
+        events, size = self._live_lag()
         self._warn(items, events, size)
         budget = BATCH_BYTES
         for event in self._ring.read(self._after, BATCH_EVENTS):
@@ -303,8 +297,3 @@ class Subscription:
         self._after = event.id
         if self._replay_end is None:
             self._taken_total = event.total
-
-
-def events_of(items: Sequence[Item]) -> list[Event]:
-    """The numbered ones, in order."""
-    return [item for item in items if isinstance(item, Event)]

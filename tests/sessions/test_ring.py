@@ -309,6 +309,20 @@ def test_a_stuck_reader_is_noticed_without_taking() -> None:
     assert 16 < overdue[0] <= 16 + 5
 
 
+@pytest.mark.parametrize("taking", [False, True])
+def test_an_eviction_is_counted_and_told_once(taking: bool) -> None:
+    """Wherever it is decided: while the reader is stuck, or as it takes (ACP-019)."""
+    told: list[int] = []
+    ring = Ring(Limits(max_queued_events=1000, max_queued_bytes=1000), "e", lambda: 0, on_evicted=told.append)
+    subscription = ring.subscribe()
+    fill(ring, 3 if taking else 251, size=600)
+    assert told == ([] if taking else [0])
+    drain(subscription)
+    drain(subscription)
+    assert told == [0]
+    assert ring.statistics().evicted == 1
+
+
 def test_subscriber_limit_frees_its_places() -> None:
     """ACP-017, C-029."""
     ring = make_ring(max_subscribers=2)
