@@ -8,12 +8,11 @@ from typing import Final
 import trio
 
 from protocol.layout import Buffer
+from protocol.nnrp.chunks import chunks
 
 __all__ = ["Writer"]
 
 _HIGH: Final = 1024 * 1024
-_JOIN: Final = 64 * 1024
-_SLICE: Final = 256 * 1024
 
 
 class Writer:
@@ -55,21 +54,10 @@ class Writer:
                 await self._more.wait()
                 continue
             batch, self._queue = self._queue, []
-            small: list[Buffer] = []
-            for part in batch:
-                if len(part) < _JOIN:
-                    small.append(part)
-                    continue
-                await self._send(b"".join(small))
-                small = []
-                view = memoryview(part)
-                for start in range(0, len(view), _SLICE):
-                    await self._send(view[start : start + _SLICE])
-            await self._send(b"".join(small))
+            for chunk in chunks(batch):
+                await self._send(chunk)
 
     async def _send(self, data: Buffer) -> None:
-        if not len(data):
-            return
         with trio.fail_after(self._timeout):
             await self._stream.send_all(data)
         self.size -= len(data)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import trio
 
 from protocol.layout import Buffer
+from protocol.nnrp.chunks import chunks
 
 __all__ = ["ANSWER_BYTES", "HIGH_BYTES", "Writer"]
 
@@ -16,9 +17,6 @@ HIGH_BYTES: Final = 1024 * 1024
 ANSWER_BYTES: Final = 1024 * 1024
 """Bytes of answers queued behind what is being sent, from which nothing more is read: they do not wait for room as results
 do, and must be bounded too. Results do not count, so that cancels are read while results are stuck (C-084)."""
-_JOIN: Final = 64 * 1024
-_SLICE: Final = 256 * 1024
-"""A peer has the send timeout for each slice, so a large result to a slow peer is not taken for a dead peer."""
 
 
 class Writer:
@@ -95,7 +93,7 @@ class Writer:
             if self.flooded:
                 self._tell_room()
             self._answers = 0
-            for chunk in _chunks(batch):
+            for chunk in chunks(batch):
                 with trio.fail_after(self._timeout):
                     await self._stream.send_all(chunk)
                 self.size -= len(chunk)
@@ -105,24 +103,3 @@ class Writer:
     def _tell_room(self) -> None:
         room, self._room = self._room, trio.Event()
         room.set()
-
-
-def _chunks(batch: list[Buffer]) -> Iterator[Buffer]:
-    """What is handed to the transport at once: neighbours joined while they are small, large buffers in slices."""
-    small: list[Buffer] = []
-    held = 0
-    for part in batch:
-        if len(part) < _JOIN:
-            small.append(part)
-            held += len(part)
-            if held < _SLICE:
-                continue
-        if small:
-            yield small[0] if len(small) == 1 else b"".join(small)
-            small, held = [], 0
-        if len(part) >= _JOIN:
-            view = memoryview(part)
-            for start in range(0, len(view), _SLICE):
-                yield view[start : start + _SLICE]
-    if small:
-        yield small[0] if len(small) == 1 else b"".join(small)

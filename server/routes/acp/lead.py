@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from sessions.session import TOLD_LEAD
+
 if TYPE_CHECKING:
     from server.routes.acp.connection import AcpConnection
 
 __all__ = ["LEAD", "Lead"]
 
-LEAD: Final = 0.025
+LEAD: Final = TOLD_LEAD
 """Seconds between a 202 and the carrying out of its message, for clients that need them apart."""
 
 
