@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -20,7 +21,7 @@ from client.errors import (
     SseFramingError,
 )
 from client.events import BadEventError, Event
-from client.http import HttpLink
+from client.http import HttpLink, StreamAnswer
 from client.rest import cursor_headers
 from client.results import SessionInfo, session_info
 from client.sse_feed import SseFeed, report_bad_event
@@ -33,6 +34,8 @@ __all__ = ["AcpHttpTransport"]
 
 logger = logging.getLogger("moorline.client")
 
+_LEFT = "the connection of this stream is gone"
+
 GOODBYE_TIMEOUT = 2.0
 """Seconds spent on telling the daemon that the connection is not needed any more."""
 
@@ -42,7 +45,43 @@ class _Connection:
     id: str
     offer: AgentOffer
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    feeds: set[_SessionFeed] = attrs.Factory(set)
+    """The session streams that are being read."""
     gone: bool = False
+
+
+class _SessionFeed(SseFeed):
+    """A session stream, which ends with the connection it belongs to.
+
+    The server may go on sending on it, but answers to what is asked on another connection never come here.
+    """
+
+    def __init__(
+        self, connection: _Connection, answer: StreamAnswer, translate: Callable[[SseEvent], Event | None]
+    ) -> None:
+        super().__init__(answer, translate)
+        self._feeds = connection.feeds
+        self._feeds.add(self)
+        self._reading = trio.CancelScope()
+        self._left = False
+
+    async def receive(self) -> list[Event]:
+        events: list[Event] = []
+        if not self._left:
+            with trio.CancelScope() as self._reading:
+                events = await super().receive()
+        if self._left:
+            raise DaemonConnectionError(_LEFT, maybe_sent=False)
+        return events
+
+    def leave(self) -> None:
+        """Make the reader give this stream up."""
+        self._left = True
+        self._reading.cancel()
+
+    async def aclose(self) -> None:
+        self._feeds.discard(self)
+        await super().aclose()
 
 
 class AcpHttpTransport(AcpTransport):
@@ -105,7 +144,10 @@ class AcpHttpTransport(AcpTransport):
             if exc.status == 404:
                 self._drop(connection, "the daemon does not know the connection")
             raise
-        return SseFeed(answer, self._translate)
+        if connection.gone:
+            await answer.aclose()
+            raise DaemonConnectionError(_LEFT, maybe_sent=False)
+        return _SessionFeed(connection, answer, self._translate)
 
     async def recover_session(self, session_id: str) -> SessionInfo:
         params = {"sessionId": session_id, "mcpServers": []}
@@ -243,6 +285,8 @@ class AcpHttpTransport(AcpTransport):
             return
         connection.gone = True
         connection.scope.cancel()
+        for feed in tuple(connection.feeds):
+            feed.leave()
         if self._connection is connection:
             self._connection = None
             self._connection_lost(reason)

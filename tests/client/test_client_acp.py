@@ -245,6 +245,19 @@ async def test_lost_ownership_is_taken_back(transport: str, autojump_clock: Cloc
         assert restored == 2
 
 
+async def test_a_session_stream_is_left_with_its_connection(autojump_clock: Clock) -> None:
+    """CLI-034: the old stream may be alive, but the answers of the next connection never come on it."""
+    async with fake_daemon() as daemon, client_of(daemon, "acp-http", idle_timeout=float("inf")) as client:
+        session = await DaemonSessionClient.create_or_attach(client)
+        (former,) = daemon.connections
+        async with session.events():
+            await eventually(lambda: f"stream {session.session_id}" in daemon.log)
+            del daemon.connections[former]
+            with trio.fail_after(60):
+                await session.heartbeat()
+                await session.set_mode("plan")
+
+
 def test_reply_methods_come_from_the_server() -> None:
     """CLI-033, ACP-104: the server's list if it gives one, else the built-in set."""
     assert AgentOffer().reply_methods == SESSION_REPLY_METHODS

@@ -32,6 +32,9 @@ HISTORY_PIECE: Final = 512 * 1024
 """Bytes of history sent in one write."""
 REMEMBERED: Final = 64
 """Replies a stream remembers having sent, in case its peer turns out to have been cut off before they arrived."""
+DOUBT: Final = 120.0
+"""Seconds for which the connection stream, which has no cursor, remembers one: longer than a client takes to notice that
+nothing arrives any more (45 s without a heartbeat) and to come back."""
 LONGEST_GOODBYE: Final = 1.0
 """Seconds the end of a session stream waits for the reply to ``session/close`` to be out."""
 GOODBYE_LEAD: Final = 0.05
@@ -74,6 +77,7 @@ class OutStream(ABC):
         self._waiting: trio.CancelScope | None = None
         self._stopped = False
         self._released = False
+        self._superseded = False
 
     async def take(self) -> list[bytes] | None:
         """The frames to be sent now, at least one; None at the end. Cancelling it loses nothing."""
@@ -108,11 +112,15 @@ class OutStream(ABC):
         self.wake()
 
     def supersede(self) -> None:
-        """Another stream has taken this one's place; its socket may be half dead, so it gets little time (C-012)."""
+        """Another stream has taken this one's place; its socket may be half dead, so it gets little time (C-012).
+
+        A client that opens another stream has given this one up, with whatever was still on its way.
+        """
         if self._carrier.shared:
             self._confirm()
             self.stop()
         else:
+            self._superseded = True
             self.stop()
             self._carrier.hurry(PROBATION)
 
@@ -135,6 +143,11 @@ class OutStream(ABC):
     async def _before_end(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    @property
+    def _in_doubt(self) -> bool:
+        """What the transport has taken may never have reached the peer."""
+        return self._carrier.was_cut() or self._superseded
+
     def _write(self, replies: Iterable[Reply]) -> list[bytes]:
         taken = list(replies)
         self._unconfirmed += taken
@@ -152,11 +165,16 @@ class OutStream(ABC):
 
 
 class ConnectionStream(OutStream):
-    """The connection-scoped stream: replies only (acp-http 3.1)."""
+    """The connection-scoped stream: replies only (acp-http 3.1).
+
+    No cursor tells which of them have arrived. After a cut the latest are sent again, those that did arrive included: a
+    client ignores the answer to an id that waits for nothing any more, but waits for ever for one that never comes.
+    """
 
     def __init__(self, connection: AcpConnection, ticket: int, carrier: Carrier) -> None:
         super().__init__(connection.replies, carrier, connection.touch)
         self._connection = connection
+        self._written: deque[tuple[float, Reply]] = deque(maxlen=REMEMBERED)
         self.ticket = ticket
 
     def _collect(self) -> list[bytes]:
@@ -164,6 +182,21 @@ class ConnectionStream(OutStream):
 
     async def _wait(self) -> None:
         await trio.sleep_forever()
+
+    def _confirm(self) -> None:
+        now = trio.current_time()
+        self._written.extend((now, reply) for reply in self._unconfirmed)
+        while self._written and self._written[0][0] < now - DOUBT:
+            self._written.popleft()
+        super()._confirm()
+
+    def _release(self) -> None:
+        since = trio.current_time() - DOUBT
+        doubtful = [reply for at, reply in self._written if at >= since]
+        first = not self._released
+        super()._release()
+        if first and self._in_doubt:
+            self._replies.send_again(doubtful)
 
     def close(self) -> None:
         super().close()
@@ -199,7 +232,6 @@ class SessionStream(OutStream):
         self._delivered = self._replay_end if subscription is None else subscription.cursor
         self._over_at: float | None = None
         self._written: deque[Reply] = deque(maxlen=REMEMBERED)
-        self._superseded = False
         self.ticket = ticket
         self.end = StreamEnd.LOST
         self._first = first
@@ -332,17 +364,12 @@ class SessionStream(OutStream):
     def _release(self) -> None:
         if self._subscription is not None:
             self._subscription.close()
-        if not self._released and (self._carrier.was_cut() or self._superseded):
+        if not self._released and self._in_doubt:
             self._binding.doubt(self._written)
         super()._release()
         first, self._first = self._first, None
         if first is not None:
             self._replies.put_back([self._replies.admit(first)])
-
-    def supersede(self) -> None:
-        # A client that opens another stream has given this one up, with whatever was still on its way.
-        self._superseded = not self._carrier.shared
-        super().supersede()
 
     def close(self) -> None:
         super().close()

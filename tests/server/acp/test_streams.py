@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from server.routes.acp.deferred import Reply
-from server.routes.acp.streams import Carrier
+from server.routes.acp.streams import DOUBT, Carrier
 from server.routes.acp.translate import SSE
 from sessions import Operation, TurnResult
 from tests.server.acp.conftest import Core, acp_core, frames_of, nothing, prompt, publish, take
@@ -393,6 +393,34 @@ async def test_a_superseded_stream_leaves_doubt(autojump_clock: MockClock) -> No
         assert await nothing(stream)
         assert "reply:1" in (await take(binding.open_stream(core.carrier, 1)) or [])
         assert await stream.take() is None
+
+
+@pytest.mark.parametrize("how", ["cut", "superseded", "goodbye", "long ago"])
+async def test_connection_replies_that_a_cut_may_have_swallowed(autojump_clock: MockClock, how: str) -> None:
+    """Issue 3, replies survive: the connection stream has no cursor, so after a cut the latest are sent again."""
+    async with acp_core() as core:
+        connection = core.connect()
+        stream = connection.open_stream(core.carrier if how in ("goodbye", "superseded") else cut(core))
+        connection.send(reply(1))
+        assert await take(stream) == ["reply:1"]
+        assert await nothing(stream)
+        if how == "long ago":
+            await trio.sleep(DOUBT + 1)
+        connection.send(reply(2))
+        assert await take(stream) == ["reply:2"]
+        if how != "superseded":
+            assert await nothing(stream)
+            stream.close()
+        new = connection.open_stream(core.carrier)
+        match how:
+            case "goodbye":
+                assert await nothing(new)
+            case "long ago":
+                assert await take(new) == ["reply:2"]
+            case _:
+                assert await take(new) == ["reply:1", "reply:2"]
+        assert await nothing(new)
+        assert core.registry.statistics().waiting_frames == 0
 
 
 async def test_doubt_moves_with_adoption(autojump_clock: MockClock) -> None:
