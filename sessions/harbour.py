@@ -27,7 +27,8 @@ from sessions.errors import (
 )
 from sessions.events import EventType
 from sessions.limits import Limits
-from sessions.observer import EndReason, NullObserver, Observer
+from sessions.log import LogPort, LogWriter
+from sessions.observer import EndReason, Note, NullObserver, Observer
 from sessions.permissions import PermissionPolicy
 from sessions.runner import Runner, SessionSpec
 from sessions.session import Session, SessionPhase
@@ -82,6 +83,7 @@ class Harbour:
         observer: Observer,
         now_ms: Callable[[], int],
         random: random_module.Random,
+        log: LogPort | None = None,
     ) -> None:
         self._nursery = nursery
         self.runner = runner
@@ -90,7 +92,9 @@ class Harbour:
         self.permission_policy = permission_policy
         self.observer = observer
         self.now_ms = now_ms
+        self.log = log
         self._random = random
+        self._recordings: dict[str, trio.Event] = {}
         self._sessions: dict[str, Session] = {}
         self._starting: set[str] = set()
         self._starting_uncounted = 0
@@ -250,6 +254,7 @@ class Harbour:
         session = self._sessions.get(session_id)
         if session is not None:
             await session.close()
+        await self._forget_log(session_id)
         return self._archive.remove(session_id) is not None or session is not None
 
     def check_workspace(self, cwd: str | None) -> str:
@@ -277,6 +282,8 @@ class Harbour:
             async with trio.open_nursery() as nursery:
                 for session in self.sessions:
                     nursery.start_soon(session.close, EndReason.SHUTDOWN)
+            for recorded in list(self._recordings.values()):
+                await recorded.wait()
 
     # For the sessions
 
@@ -287,6 +294,13 @@ class Harbour:
     def spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
         """A task in the harbour's nursery."""
         self._nursery.start_soon(function, *args)
+
+    def record(self, writer: LogWriter, session_id: str) -> None:
+        """Store what a session publishes, until it is closed and everything is stored."""
+        writer.open()
+        if session_id not in self._recordings:
+            self._recordings[session_id] = trio.Event()
+            self.spawn(self._record, writer, session_id)
 
     def adopt_id(self, session: Session, agent_session_id: str) -> str:
         """The public id for a session whose runner calls it ``agent_session_id``.
@@ -313,6 +327,24 @@ class Harbour:
         self._archive.add(session)
 
     # Inside
+
+    async def _record(self, writer: LogWriter, session_id: str) -> None:
+        try:
+            await writer.run(session_id)
+        finally:
+            self._recordings.pop(session_id).set()
+
+    async def _forget_log(self, session_id: str) -> None:
+        if self.log is None:
+            return
+        recorded = self._recordings.get(session_id)
+        if recorded is not None:
+            await recorded.wait()
+        try:
+            await self.log.forget(session_id)
+        except OSError as problem:
+            # The session is gone all the same; what is left is for whoever looks after the log.
+            self.observer.note(Note.LOG_FAILED, session_id=session_id, problem=repr(problem))
 
     def _check_room(self, workspace: str) -> None:
         total, local = self.limits.max_total_sessions, self.limits.max_sessions_per_workspace
@@ -409,12 +441,14 @@ async def open_harbour(
     observer: Observer | None = None,
     now_ms: Callable[[], int] = wall_clock_ms,
     random: random_module.Random | None = None,
+    log: LogPort | None = None,
     drain_grace: float = 5.0,
 ) -> AsyncIterator[Harbour]:
     """Open a harbour for the length of an ``async with`` block.
 
     ``workspaces``: absolute directories, the first is the primary one; default: the current directory. ``now_ms`` and
-    ``random`` are for deterministic tests; the default randomness is the operating system's. At the end of the block,
+    ``random`` are for deterministic tests; the default randomness is the operating system's. ``log`` stores what sessions
+    publish; without one, and behind one that fails, history is as long as the ring. At the end of the block,
     also when it ends by an exception or a cancel, every session is closed within ``drain_grace`` seconds, then the runner.
     """
     places = _normal_workspaces(workspaces)
@@ -430,6 +464,7 @@ async def open_harbour(
                 observer=observer or NullObserver(),
                 now_ms=now_ms,
                 random=random or random_module.SystemRandom(),
+                log=log,
             )
             nursery.start_soon(harbour._reap)
             try:

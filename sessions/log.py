@@ -42,7 +42,8 @@ class LogPort(Protocol):
         ...
 
     async def begin(self, session_id: str, epoch: str) -> None:
-        """Take over the log under a new epoch; appends under an older one are refused from now on (fencing)."""
+        """Take over the log. The stored epoch is continued; another one starts anew, and appends under the older one are
+        refused from now on (fencing)."""
         ...
 
     async def append(self, session_id: str, epoch: str, batch: Sequence[LogEntry]) -> None:
@@ -75,10 +76,13 @@ class MemoryLog:
 
     async def begin(self, session_id: str, epoch: str) -> None:
         await trio.lowlevel.checkpoint()
-        self._logs[session_id] = (epoch, [])
+        if self._logs.get(session_id, (None,))[0] != epoch:
+            self._logs[session_id] = (epoch, [])
 
     async def append(self, session_id: str, epoch: str, batch: Sequence[LogEntry]) -> None:
         await trio.lowlevel.checkpoint()
+        if session_id not in self._logs:
+            raise FileNotFoundError(session_id)
         current, entries = self._logs[session_id]
         if current != epoch:
             raise PermissionError(f"epoch {epoch} was superseded by {current}")
@@ -106,18 +110,17 @@ class MemoryLog:
 
 
 class LogWriter:
-    """Carries one ring's events to a log in batches. `append` is synchronous; `run` is a task of the session."""
+    """Carries one ring's events to a log in batches. `append` is synchronous; `run` is a task beside the session."""
 
-    def __init__(
-        self, log: LogPort, session_id: str, epoch: str, on_failure: Callable[[Exception], None] | None = None
-    ) -> None:
+    def __init__(self, log: LogPort, epoch: str, on_failure: Callable[[Exception], None] | None = None) -> None:
+        """``on_failure`` is called at most once, with what made the recording end."""
         self._log = log
-        self._session_id = session_id
         self._epoch = epoch
         self._on_failure = on_failure
         self._waiting: list[LogEntry] = []
         self._more = trio.Event()
         self._failed = False
+        self._closed = False
         self._written = 0
 
     @property
@@ -130,6 +133,7 @@ class LogWriter:
         return self._failed
 
     def append(self, event: Event) -> None:
+        """Take an event to be stored. Also before `run`: where a session is stored is known once it has its id."""
         if self._failed:
             return
         if len(self._waiting) >= BACKLOG:
@@ -140,27 +144,31 @@ class LogWriter:
         )
         self._more.set()
 
-    async def run(self) -> None:
-        """Write until cancelled. A failing log ends the recording of this session, never the session."""
-        try:
-            await self._log.begin(self._session_id, self._epoch)
-            while not self._failed:
-                await self._more.wait()
-                await self._write_waiting()
-        except (OSError, BufferError) as problem:
-            self._fail(problem)
+    def open(self) -> None:
+        """More will come: also after `close`, when a closed session is loaded again."""
+        self._closed = False
 
-    async def flush(self) -> None:
-        """Write what waits now."""
+    def close(self) -> None:
+        """No more will come: `run` returns when everything is stored."""
+        self._closed = True
+        self._more.set()
+
+    async def run(self, session_id: str) -> None:
+        """Write until closed or cancelled. A failing log ends the recording of this session, never the session."""
         try:
-            await self._write_waiting()
+            await self._log.begin(session_id, self._epoch)
+            while not self._failed:
+                await self._write_waiting(session_id)
+                if self._closed:
+                    return
+                await self._more.wait()
         except OSError as problem:
             self._fail(problem)
 
-    async def _write_waiting(self) -> None:
+    async def _write_waiting(self, session_id: str) -> None:
         while self._waiting and not self._failed:
             batch = self._waiting[:BATCH]
-            await self._log.append(self._session_id, self._epoch, batch)
+            await self._log.append(session_id, self._epoch, batch)
             del self._waiting[: len(batch)]
             self._written = batch[-1].seq
         self._more = trio.Event()
@@ -168,5 +176,6 @@ class LogWriter:
     def _fail(self, problem: Exception) -> None:
         self._failed = True
         self._waiting.clear()
+        self._more.set()
         if self._on_failure is not None:
             self._on_failure(problem)

@@ -22,6 +22,7 @@ from sessions.errors import (
 )
 from sessions.events import Event, EventType, encode
 from sessions.idempotency import IdempotencyKeys
+from sessions.log import LogWriter
 from sessions.observer import EndReason, Note
 from sessions.operation import (
     CancelReason,
@@ -111,10 +112,13 @@ class Session:
         self.end_reason: EndReason | None = None
         self.last_used = trio.current_time()
         self.clients: dict[str, int] = {}
+        epoch = harbour.new_id()
+        self._recording = None if harbour.log is None else LogWriter(harbour.log, epoch, self._note_log_failed)
         self.ring = Ring(
             limits,
-            harbour.new_id(),
+            epoch,
             harbour.now_ms,
+            log=self._recording,
             on_unserialisable=self._note_dropped,
             on_evicted=self._note_evicted,
         )
@@ -503,6 +507,8 @@ class Session:
         self._runner_session = runner_session
         self._step(SessionInput.STARTED)
         self.touch()
+        if self._recording is not None:
+            self._harbour.record(self._recording, self.id)
         self._harbour.observer.note(Note.SESSION_STARTED, session_id=self.id, cwd=self.cwd, start=spec.start)
 
     def reopen(self) -> None:
@@ -576,6 +582,10 @@ class Session:
 
     def _note_evicted(self, cursor: int) -> None:
         self._harbour.observer.note(Note.SUBSCRIBER_EVICTED, session_id=self.id, cursor=cursor)
+
+    def _note_log_failed(self, problem: Exception) -> None:
+        self._harbour.observer.note(Note.LOG_FAILED, session_id=self.id, problem=repr(problem))
+        self.publish(EventType.SESSION_RECORDING_DEGRADED, {"sessionId": self.id, "reason": "log_failed"})
 
     def _note_raw_update(self, update: msgspec.Raw) -> None:
         try:
@@ -743,6 +753,8 @@ class Session:
         self._runner_session = None
         self.clients.clear()
         self.ring.close()
+        if self._recording is not None:
+            self._recording.close()
         self._stop.set()
         self._closed.set()
         self._harbour.note_ended(self)
