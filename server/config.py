@@ -478,6 +478,22 @@ class Config:
         maximum=65535,
         rule="nnrp-wire 13.6",
     )
+    nnrp_max_running: int = setting(
+        256,
+        "Operations carried out at once, over all sessions; the others wait for their turn by priority class.",
+        section=Section.NNRP,
+        minimum=1,
+        maximum=65535,
+        rule="nnrp-wire 13.5",
+    )
+    nnrp_max_interactive: int = setting(
+        0,
+        "Sessions of class interactive; those opened beyond it are lowered to balanced, and told so.",
+        section=Section.NNRP,
+        minimum=1,
+        zero="no limit",
+        rule="nnrp-wire 13.5",
+    )
     nnrp_resume_window_ms: int = setting(
         120_000,
         "How long a session can be resumed after its transport was lost.",

@@ -305,7 +305,7 @@ def _act_on_submit(link: Link, event: events.SubmitReceived, now: float) -> None
     metadata, content = packet.metadata, packet.content
     assert isinstance(metadata, FrameSubmit)
     assert isinstance(content, DataBody)
-    submit = Submit(metadata, content, operation, machine)
+    submit = Submit(metadata, content, operation, machine, event.objects)
     worker = session.worker or link.service.worker_of(session)
     answer = None if link.writer.full else worker.answer_nowait(submit)
     if answer is not None:

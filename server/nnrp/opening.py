@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from protocol.nnrp.bodies import ControlBody
-from protocol.nnrp.enums import ErrorScope, MessageType, OperationFeatures, SessionErrorCode
+from protocol.nnrp.enums import ErrorScope, MessageType, OperationFeatures, PriorityClass, SessionErrorCode
 from protocol.nnrp.machines.events import SessionOpenReceived
 from protocol.nnrp.machines.history import RisingIds
 from protocol.nnrp.machines.opening import ACCEPT, OpenDecision, OpenVerdict
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 __all__ = ["open_session"]
 
 _NO_WATERMARK = (0, 0)
+_LOWERED = OpenVerdict(priority=PriorityClass.BALANCED)
+"""Balanced at most; the answer then says priority_downgraded."""
 
 
 def open_session(link: Link, event: SessionOpenReceived, now: float) -> None:
@@ -47,7 +49,7 @@ def open_session(link: Link, event: SessionOpenReceived, now: float) -> None:
     held = service.registry.find(bytes(content.resume_token))
     decision = link.machine.decide_open(
         service.policy.opening,
-        hook=lambda _: _verdict(link, principal),
+        hook=lambda _: _verdict(link, principal, held),
         resume=lambda: _decide_resume(link, packet, held, principal, now),
         server_session_tag=service.next_tag(),
     )
@@ -62,11 +64,16 @@ def open_session(link: Link, event: SessionOpenReceived, now: float) -> None:
         _open(link, decision, principal)
 
 
-def _verdict(link: Link, principal: Principal | None) -> OpenVerdict:
+def _verdict(link: Link, principal: Principal | None, held: ServedSession | None) -> OpenVerdict:
     if principal is None:
         return OpenVerdict(code=int(SessionErrorCode.AUTH_FAILED))
-    if link.service.draining:
+    service = link.service
+    if service.draining:
         return OpenVerdict(code=int(SessionErrorCode.SESSION_LIMIT_REACHED), retry_later=True)
+    if held is not None:
+        return OpenVerdict(priority=held.machine.terms.priority)
+    if 0 < service.policy.max_interactive <= service.interactive:
+        return _LOWERED
     return ACCEPT
 
 
@@ -82,6 +89,7 @@ def _open(link: Link, decision: OpenDecision, principal: Principal) -> None:
         service.registry.enter(session, token)
         session.journal = Journal(policy.journal_entries, policy.journal_bytes)
         session.received = RisingIds()
+    service.greet(link, session)
 
 
 def _decide_resume(
@@ -145,7 +153,10 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     machine = link.machine.answer_open(decision, resume_token=token, carried=carried)
     assert machine is not None
     machine.legacy_descriptors = held.machine.legacy_descriptors
+    machine.settings = held.machine.settings
+    link.machine.adopt_store(machine, held.machine)
     machine.attachment = held
+    service.count_class(held, machine)
     held.machine, held.link = machine, link
     service.registry.enter(held, token)
     link.flush()
@@ -154,6 +165,7 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     again = [] if held.journal is None else held.journal.take(plan)
     for entry in again:
         link.writer.write(entry.parts, result=True)
+    service.greet(link, held)
     log.info(
         "nnrp_session_resumed",
         session=machine.session_id,

@@ -14,6 +14,7 @@ from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.hello import HelloPolicy
 from protocol.nnrp.machines.opening import OpenPolicy
 from server.config import Config
+from server.nnrp.scheduler import SchedulingPolicy
 
 __all__ = ["Authenticate", "Principal", "ServingPolicy", "token_check"]
 
@@ -44,6 +45,9 @@ class ServingPolicy:
     opening: OpenPolicy = attrs.field(factory=OpenPolicy)
     limits: ConnectionLimits = attrs.field(factory=ConnectionLimits)
     authenticate: Authenticate = attrs.field(factory=lambda: token_check(None))
+    scheduling: SchedulingPolicy = attrs.field(factory=SchedulingPolicy)
+    max_interactive: int = 0
+    """Sessions of class interactive; those opened beyond it are lowered to balanced, and told so. 0: no limit."""
     send_timeout: float = 30.0
     max_connections: int = 1024
     max_detached: int = 4096
@@ -69,9 +73,11 @@ class ServingPolicy:
                 handshake_timeout=config.nnrp_handshake_timeout_ms / 1000,
                 idle_timeout=config.nnrp_idle_timeout_ms / 1000,
                 drain_timeout=min(_DRAIN, config.drain_ms / 2000) if config.drain_ms else 0.0,
-                cache=CacheLimits(),
+                cache=CacheLimits(default_ttl_ms=lease_ms),
             ),
             authenticate=token_check(config.token),
+            scheduling=SchedulingPolicy(slots=config.nnrp_max_running),
+            max_interactive=config.nnrp_max_interactive,
             send_timeout=config.send_timeout_ms / 1000,
             max_connections=config.max_connections,
         )

@@ -12,6 +12,7 @@ from protocol.nnrp.enums import (
     BudgetPolicy,
     ExtensionKind,
     ExtType,
+    HeaderFlags,
     ObjectKind,
     OperationFeatures,
     OperationState,
@@ -34,7 +35,14 @@ __all__ = ["NO_TIMES", "Times", "drop_parts", "push_parts", "state_parts"]
 
 _U16: Final = 0xFFFF
 _TELLS_STATE: Final = int(OperationFeatures.OPERATION_STATE)
-_NO_FLAGS, _PARTIAL = ResultFlags(0), ResultFlags.PARTIAL
+_PARTIAL = ResultFlags.PARTIAL
+_CLASS_FLAGS: Final = {
+    ResultClass.COMPLETE: ResultFlags(0),
+    ResultClass.PARTIAL: ResultFlags.PARTIAL,
+    ResultClass.STALE_REUSE: ResultFlags.STALE,
+    ResultClass.DEGRADED: ResultFlags(0),
+}
+_NO_HEADER, _STALE_HEADER = HeaderFlags(0), HeaderFlags.STALE
 _NO_KIND, _TENSOR = PayloadKind(0), PayloadKind.TENSOR
 _NO_BUDGET = BudgetPolicy(0)
 
@@ -66,18 +74,19 @@ def push_parts(
     applied: BudgetPolicy = _NO_BUDGET,
     reused_frame_id: int = 0,
 ) -> list[Buffer]:
-    """The RESULT_PUSH for ``answer``. ``partial``: more follows."""
+    """The RESULT_PUSH for ``answer``. ``partial``: more follows. A partial answer that is the last one says so in its
+    operation_state."""
     payloads, kinds = answer.payloads, answer.kinds
+    result_class = ResultClass.PARTIAL if partial else answer.result_class
     fields: dict[str, int] = {}
     body: Regions | bytes
     if answer.tensor is not None:
         kinds |= _TENSOR
-        fields = _tensor_fields(answer.tensor, partial)
+        fields = _tensor_fields(answer.tensor, answer.dropped_tiles, result_class is ResultClass.PARTIAL)
     if session.legacy_descriptors:
         payloads = tuple(_as_legacy(each, answer.kinds) for each in payloads)
-    result_class = ResultClass.PARTIAL if partial else answer.result_class
     message = ResultPush(
-        result_flags=_PARTIAL if partial else _NO_FLAGS,
+        result_flags=_CLASS_FLAGS[result_class],
         active_profile_id=answer.profile_id or session.terms.profile_id,
         inference_ms=times.compute_ms,
         queue_ms=times.queue_ms,
@@ -108,6 +117,7 @@ def push_parts(
         session_id=session.session_id,
         frame_id=operation.frame_id,
         view_id=operation.view_id,
+        flags=_STALE_HEADER if result_class is ResultClass.STALE_REUSE else _NO_HEADER,
         strict=not session.legacy_descriptors,
     )
 
@@ -177,10 +187,12 @@ def _mode(tensor: TensorBody) -> TileIndexMode:
     return TileIndexMode.DENSE_RANGE if isinstance(tensor.tile_ids, range) else TileIndexMode.RAW_U16
 
 
-def _tensor_fields(tensor: TensorBody, partial: bool) -> dict[str, int]:
+def _tensor_fields(tensor: TensorBody, dropped: int, partial: bool) -> dict[str, int]:
     ids = tensor.tile_ids
     dense = isinstance(ids, range)
-    dropped = 1 if partial and len(ids) else 0
+    if partial and len(ids):
+        dropped = max(dropped, 1)  # what is partial lacks something (7.13)
+    dropped = min(dropped, len(ids))
     return {
         "section_count": len(tensor.sections),
         "tile_count": len(ids),

@@ -10,17 +10,20 @@ import attrs
 import trio
 from prometheus_client.core import Metric
 
-from protocol.nnrp.enums import CloseReason
+from protocol.nnrp.enums import BackpressureLevel, CloseReason, PriorityClass, ResultHintReason
 from protocol.nnrp.errors import NnrpError, NnrpLocalError
 from protocol.nnrp.machines.schemas import SchemaRegistry, builtin_registry
 from protocol.nnrp.machines.session import Session
 from server.metrics import gauge, total
+from server.nnrp.backpressure import FlowOrder, announce, greet, order, order_of_level
 from server.nnrp.driver import Link
 from server.nnrp.policy import Principal, ServingPolicy
 from server.nnrp.registry import Registry
-from server.nnrp.running import Running
+from server.nnrp.running import Running, refuse, ticket_of
+from server.nnrp.scheduler import Admission
 from server.nnrp.session import ServedSession
 from server.nnrp.submit import Submit, Worker, WorkerMaker
+from server.nnrp.turns import Turns
 from server.telemetry import log
 from sessions.operation import CancelReason
 
@@ -49,6 +52,12 @@ class NnrpService:
         self.registry = Registry(policy.opening.resume_window_ms / 1000, policy.max_detached, self._expire)
         self.links: set[Link] = set()
         self.sessions: set[ServedSession] = set()
+        self.turns = Turns(policy.scheduling, self._tell_pressure)
+        self.standing: FlowOrder | None = None
+        """What an operator has ordered for every connection; it outranks what follows from the queue."""
+        self.interactive = 0
+        """Sessions of class interactive."""
+        self.flow_updates = 0
         self._drain = trio.Event()
         self._quiet = trio.Event()
         self.refused_connections = 0
@@ -86,15 +95,72 @@ class NnrpService:
     def new_session(self, machine: Session, link: Link, principal: Principal) -> ServedSession:
         session = ServedSession(machine, link, principal)
         self.sessions.add(session)
+        self.interactive += machine.terms.priority is PriorityClass.INTERACTIVE
         return session
+
+    def count_class(self, session: ServedSession, machine: Session) -> None:
+        """The session goes on as ``machine``, perhaps in another class."""
+        before, after = session.machine.terms.priority, machine.terms.priority
+        self.interactive += (after is PriorityClass.INTERACTIVE) - (before is PriorityClass.INTERACTIVE)
 
     def next_tag(self) -> int:
         """server_session_tag of the next session: what names it in logs."""
         return next(self._tags)
 
     def start(self, session: ServedSession, submit: Submit, received: float) -> None:
-        """Carry out an operation in a task of its own."""
-        self._nursery.start_soon(Running(session, submit, received).run)
+        """Carry out an operation in a task of its own, when its turn has come."""
+        turns, ticket = self.turns, ticket_of(session, submit)
+        admission = turns.enter(ticket)
+        if admission is Admission.FULL and (victim := turns.make_room(ticket)) is not None:
+            assert isinstance(victim.attachment, Running)
+            victim.attachment.shed()
+            admission = turns.enter(ticket)
+        if admission is Admission.FULL:
+            refuse(session, submit, turns)
+            return
+        running = Running(session, submit, received, turns, ticket)
+        ticket.attachment = running
+        if admission is Admission.QUEUED and turns.pressure.level is not BackpressureLevel.NONE:
+            running.hint(ResultHintReason.SERVER_BUSY)
+        self._nursery.start_soon(running.run)
+
+    def order_flow(self, wanted: FlowOrder, session: ServedSession | None = None) -> bool:
+        """Send one FLOW_UPDATE to the client of ``session``, or, without one, to every connection there is and to those
+        that come, until ``release_flow``. False where nobody there reads it."""
+        now = trio.current_time()
+        if session is not None:
+            sent = session.link is not None and order(session.link, session.machine, wanted, now)
+            self.flow_updates += sent
+            return sent
+        self.standing = wanted
+        told = sum([order(each, None, wanted, now) for each in list(self.links)])
+        self.flow_updates += told
+        log.info("nnrp_flow_ordered", reason=wanted.reason.name.lower(), connections=told)
+        return told > 0
+
+    def release_flow(self) -> None:
+        """End a standing order: clients are told what follows from the queue, or to go on."""
+        if self.standing is None:
+            return
+        self.standing = None
+        now, wanted = trio.current_time(), order_of_level(self.turns.pressure.level)
+        self.flow_updates += sum([order(each, None, wanted, now) for each in list(self.links)])
+
+    def greet(self, link: Link, session: ServedSession) -> None:
+        """A session was opened or resumed: it hears what the others have heard already."""
+        now = trio.current_time()
+        if self.standing is not None:
+            self.flow_updates += order(link, None, self.standing, now)
+        else:
+            greet(link, session, self.turns.pressure.level, now)
+
+    def _tell_pressure(self) -> None:
+        level, waiting = self.turns.pressure.level, self.turns.scheduler.waiting
+        tell = log.info if level is BackpressureLevel.NONE else log.warning
+        tell("nnrp_backpressure", level=level.name.lower(), waiting=waiting)
+        if self.standing is None:
+            now = trio.current_time()
+            self.flow_updates += sum([announce(each, level, now) for each in list(self.links)])
 
     def worker_of(self, session: ServedSession) -> Worker:
         """Make the worker of a session whose first operation has come."""
@@ -108,6 +174,7 @@ class NnrpService:
             return
         session.over = True
         self.sessions.discard(session)
+        self.interactive -= session.machine.terms.priority is PriorityClass.INTERACTIVE
         self.registry.forget(session)
         session.cancel_all(reason)
         session.link = None

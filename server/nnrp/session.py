@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from protocol.layout import Buffer
 from protocol.nnrp.enums import OperationFeatures, SessionState
 from protocol.nnrp.machines.history import RisingIds
@@ -11,7 +13,8 @@ from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Session
 from server.nnrp.journal import Journal
 from server.nnrp.policy import Principal
-from server.nnrp.submit import Worker
+from server.nnrp.reuse import LatestResults, Reusable
+from server.nnrp.submit import Submit, Worker
 from sessions.operation import CancelReason
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ class ServedSession:
     driver, None while it is detached. No task and no worker before its first operation."""
 
     __slots__ = (
+        "_latest",
         "expires_at",
         "journal",
         "last_event_id",
@@ -49,6 +53,7 @@ class ServedSession:
         self.token: bytes | None = None
         self.expires_at = 0.0
         self.last_event_id = 0
+        self._latest: LatestResults | None = None
         self.over = False
         machine.attachment = self
 
@@ -83,6 +88,36 @@ class ServedSession:
             self.journal.add(event_id, operation.operation_id, tuple(parts))
         if self.link is not None:
             self.link.writer.write(parts, result=True)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether `wait_room` would not wait."""
+        link = self.link
+        return link is None or link.machine.closed or (not link.writer.full and self.machine.may_push())
+
+    async def wait_room(self) -> None:
+        """Wait while the connection is full, or its peer has paused results. A session without a connection is bounded by
+        its journal. Not a checkpoint when nothing has to be waited for."""
+        while (link := self.link) is not None and not link.machine.closed:
+            if link.writer.full:
+                await link.writer.wait_room()
+            elif not self.machine.may_push():
+                await link.wait_flow()
+            else:
+                return
+
+    def latest_results(self) -> LatestResults:
+        """What may be used again. Made when the first submit allows reuse."""
+        if self._latest is None:
+            self._latest = LatestResults()
+        return self._latest
+
+    def reusable(self, submit: Submit) -> Reusable | None:
+        """An earlier result that may stand for the one of ``submit``."""
+        if self._latest is None:
+            return None
+        stores = [self.machine.store, None if self.link is None else self.link.machine.store]
+        return self._latest.find(submit, [each.cache for each in stores if each is not None], trio.current_time())
 
     def cancel_all(self, reason: CancelReason) -> None:
         for each in self.running():

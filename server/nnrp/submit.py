@@ -10,6 +10,7 @@ import attrs
 from protocol.layout import Buffer
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import DescriptorFlags, ErrorCode, PayloadKind, ProfileId, ResultClass, StreamSemantics
+from protocol.nnrp.machines.cache_records import CacheEntry
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import FrameSubmit
@@ -30,6 +31,8 @@ class Submit:
     content: DataBody
     operation: Operation
     session: Session
+    objects: tuple[CacheEntry, ...] = ()
+    """The cache objects its references name, in their order, as they are now."""
 
     def data(self) -> list[Buffer]:
         """The submitted payloads: typed ones, a bare one, or the tensor's sections."""
@@ -51,8 +54,16 @@ class Answer:
     tensor: TensorBody | None = None
     profile_id: int = 0
     result_class: ResultClass = ResultClass.COMPLETE
+    dropped_tiles: int = 0
+    """Of a tensor that is partial: the tiles that are missing."""
     event_id: int = 0
     """The id of the event in an engine session's ring that this is, 0 where there is none."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of its payloads."""
+        sections = () if self.tensor is None else self.tensor.sections
+        return sum([len(each.data) for each in self.payloads]) + sum([len(each.payload) for each in sections])
 
 
 class OperationFailed(Exception):
@@ -69,6 +80,11 @@ class Emit(Protocol):
 
     async def partial(self, answer: Answer) -> bool:
         """Send a part of the result. Waits for room on the connection."""
+        ...
+
+    def keep(self, answer: Answer) -> None:
+        """The best there is so far: what the client gets if the budget ends before the work does and it allows that
+        (nnrp-wire 12.5). Replaces what was kept before."""
         ...
 
     async def waiting_tool(self, waiting: bool) -> bool:

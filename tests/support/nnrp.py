@@ -119,6 +119,7 @@ class Peer:
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
         self.features: dict[int, OperationFeatures] = {}
+        self.hints: list[Packet] = []
         self._splitter = Splitter()
         self._packets: list[Packet] = []
 
@@ -130,9 +131,16 @@ class Peer:
         )
 
     async def receive(self, kind: MessageType | None = None, *, seconds: float = 5.0) -> Packet:
-        """The next packet; it must be of ``kind``. Raises EOFError at the end."""
+        """The next packet; it must be of ``kind``. Raises EOFError at the end. RESULT_HINTs, which may come at any time, are
+        put aside in ``hints`` unless one is asked for."""
         with trio.fail_after(seconds):
-            while not self._packets:
+            while True:
+                self.hints += [each for each in self._packets if each.kind is MessageType.RESULT_HINT]
+                self._packets = [each for each in self._packets if each.kind is not MessageType.RESULT_HINT]
+                if kind is MessageType.RESULT_HINT and self.hints:
+                    return self.hints.pop(0)
+                if self._packets and kind is not MessageType.RESULT_HINT:
+                    break
                 data = await self.stream.receive_some(65_536)
                 if not data:
                     raise EOFError

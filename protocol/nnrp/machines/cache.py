@@ -54,7 +54,6 @@ class ObjectCache:
         "_hits",
         "_last_lease",
         "_lease_ended",
-        "_live_operation",
         "_misses",
         "_over",
         "_rejected",
@@ -62,6 +61,7 @@ class ObjectCache:
         "_versions",
         "leases_allowed",
         "limits",
+        "live_operation",
     )
 
     def __init__(
@@ -76,7 +76,7 @@ class ObjectCache:
         self.limits = limits or CacheLimits()
         self.leases_allowed = leases_allowed
         self._schemas = schemas
-        self._live_operation = live_operation
+        self.live_operation = live_operation
         self._lease_ended = lease_ended
         self._entries: dict[CacheKey, CacheEntry] = {}
         self._versions: dict[int, list[CacheEntry]] = {}
@@ -185,6 +185,11 @@ class ObjectCache:
                     pending.append(below)
         return True
 
+    def holds(self, entry: CacheEntry, now: float) -> bool:
+        """Whether ``entry``, found before, is still what a lookup of its key would find."""
+        live = self._entries.get(entry.key) is entry and entry.expires_at > now
+        return live and all(self.valid(each) for each in entry.dependencies)
+
     def dependants(self, dependency: Dependency) -> tuple[CacheKey, ...]:
         """The live objects that are built on it, directly or not: the graph that 13.10 item 6 asks to be observable."""
         found: list[CacheKey] = []
@@ -223,7 +228,7 @@ class ObjectCache:
                 if dependency.kind is DependencyKind.SCHEMA:
                     return SchemaErrorCode.SCHEMA_DEPENDENCY_MISSING
                 return CacheErrorCode.DEPENDENCY_INVALID
-        if meta.owner_scope is LeaseOwnerScope.OPERATION and not self._live_operation(meta.owner_operation_id):
+        if meta.owner_scope is LeaseOwnerScope.OPERATION and not self.live_operation(meta.owner_operation_id):
             return SessionErrorCode.LEASE_POLICY_REJECTED
         return 0
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from protocol.nnrp.enums import CancelReason, OperationState
-from protocol.nnrp.machines.cache_records import CacheKey, PutAnswer
+from protocol.nnrp.machines.cache_records import CacheEntry, CacheKey, PutAnswer
 from protocol.nnrp.machines.closing import CloseStep
 from protocol.nnrp.machines.credit import Applied
 from protocol.nnrp.machines.migration import MigrationEffect
@@ -113,13 +113,15 @@ class SessionRefused(msgspec.Struct, gc=False):
 
 
 class SubmitReceived(msgspec.Struct, gc=False):
-    """Carry the operation out. ``opened``: the submit opened the implicit session. ``superseded`` is to be stopped."""
+    """Carry the operation out. ``opened``: the submit opened the implicit session. ``superseded`` is to be stopped.
+    ``objects`` are what its references name, in their order."""
 
     session: Session
     operation: Operation
     packet: Packet
     superseded: Operation | None
     opened: bool
+    objects: tuple[CacheEntry, ...] = ()
 
 
 class CancelReceived(msgspec.Struct, gc=False):

@@ -75,6 +75,10 @@ class ObjectStore:
             self.schemas.invalidate(hi, lo)
         return gone
 
+    def adopted_by(self, live_operation: Callable[[int], bool]) -> None:
+        """Another session machine stands for the same session from now on."""
+        self.cache.live_operation = live_operation
+
     def find(
         self, reference: ObjectReference, expected: ObjectExpect | None, now: float
     ) -> CacheEntry | CacheErrorCode:

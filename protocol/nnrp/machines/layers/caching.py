@@ -6,7 +6,7 @@ from protocol.nnrp.bodies import ControlBody
 from protocol.nnrp.descriptors import ObjectReference
 from protocol.nnrp.enums import CacheErrorCode, ExtType, MessageType, OperationFeatures
 from protocol.nnrp.extensions import ControlExtension, ObjectMetaEntry, pack_extensions
-from protocol.nnrp.machines.cache_records import PutAnswer
+from protocol.nnrp.machines.cache_records import CacheEntry, PutAnswer
 from protocol.nnrp.machines.connection_table import ConnectionInput
 from protocol.nnrp.machines.events import CacheAnswered, CacheInvalidated, CachePutDone
 from protocol.nnrp.machines.layers.control import SessionControl
@@ -54,6 +54,14 @@ class CacheFlow(SessionControl):
             store.invalidate(message)
         self._queue(Outgoing(message, _id(session)))
 
+    def adopt_store(self, session: Session, before: Session) -> None:
+        """The session has come back: what it had stored before is stored here now, its leases going on."""
+        store, before.store = before.store, None
+        if store is not None:
+            store.adopted_by(session.owns_live)
+            session.store = store
+            self._stores[session.session_id] = store
+
     # Things that happened
 
     def _on_cache_put(self, packet: Packet, now: float) -> CachePutDone:
@@ -84,14 +92,14 @@ class CacheFlow(SessionControl):
 
     def _find_object(
         self, session: Session, reference: ObjectReference, expected: ObjectExpect | None, now: float
-    ) -> CacheErrorCode | None:
-        """Why a reference cannot be resolved, in the session's cache first, then in the connection's; None: it can."""
+    ) -> CacheEntry | CacheErrorCode:
+        """What a reference names, in the session's cache first, then in the connection's; else why it cannot be resolved."""
         missing: CacheErrorCode = CacheErrorCode.CACHE_MISS
         for store in (session.store, self.store):
             if store is not None:
                 found = store.find(reference, expected, now)
                 if not isinstance(found, CacheErrorCode):
-                    return None
+                    return found
                 if missing is CacheErrorCode.CACHE_MISS:
                     missing = found
         return missing

@@ -7,6 +7,7 @@ from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.descriptors import TypedPayloadDescriptor
 from protocol.nnrp.enums import (
     BackpressureLevel,
+    CacheErrorCode,
     CancelReason,
     CancelScopeKind,
     DescriptorFlags,
@@ -21,6 +22,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ControlExtension, pack_extensions
+from protocol.nnrp.machines.cache_records import CacheEntry
 from protocol.nnrp.machines.connection_table import ConnectionInput
 from protocol.nnrp.machines.credit import Applied, CreditUpdate, Window
 from protocol.nnrp.machines.events import (
@@ -181,14 +183,15 @@ class DataFlow(CacheFlow):
             session = self._find_or_open(packet)
         metadata = packet.metadata
         assert isinstance(metadata, FrameSubmit)
+        objects: tuple[CacheEntry, ...] = ()
         if session.open:
-            self._check_payload(session, packet, now)
+            objects = self._check_payload(session, packet, now)
         context, replaced = None, None
         if session.terms.tree:
             context = submit_context(packet)
             replaced = _replaced(session, context)
         operation = session.accept(now, header.frame_id, header.view_id, metadata.latency_budget_ms, context)
-        return SubmitReceived(session, operation, packet, replaced, opened)
+        return SubmitReceived(session, operation, packet, replaced, opened, objects)
 
     def _on_cancel(self, packet: Packet, now: float) -> CancelReceived | Ignored:
         self._step(packet.header)
@@ -246,8 +249,9 @@ class DataFlow(CacheFlow):
 
     # Inside
 
-    def _check_payload(self, session: Session, packet: Packet, now: float) -> None:
-        """Schemas and references of a submit, before anything starts: their failures cost the frame only (8.4, 11.4)."""
+    def _check_payload(self, session: Session, packet: Packet, now: float) -> tuple[CacheEntry, ...]:
+        """Schemas and references of a submit, before anything starts: their failures cost the frame only (8.4, 11.4).
+        Returns what the references name."""
         content = packet.content
         assert isinstance(content, DataBody)
         regions = content.regions
@@ -261,26 +265,28 @@ class DataFlow(CacheFlow):
                 _bind(session, registry, descriptor)
             else:
                 session.legacy_descriptors = True
-        if regions.references:
-            self._check_references(session, packet, now)
+        return self._resolve(session, packet, now) if regions.references else ()
 
-    def _check_references(self, session: Session, packet: Packet, now: float) -> None:
+    def _resolve(self, session: Session, packet: Packet, now: float) -> tuple[CacheEntry, ...]:
         content = packet.content
         assert isinstance(content, DataBody)
         expected = expectations(packet)
+        objects = []
         for index, reference in enumerate(content.regions.references):
             wanted = expected[index] if index < len(expected) else None
-            code = self._find_object(session, reference, wanted, now)
-            if code is not None:
+            found = self._find_object(session, reference, wanted, now)
+            if isinstance(found, CacheErrorCode):
                 raise NnrpError(
                     Outcome.BAD_STATE,
-                    f"object reference {index}: {code.name.lower()}",
+                    f"object reference {index}: {found.name.lower()}",
                     subject="OBJECT_REFERENCE",
-                    code=int(code),
+                    code=int(found),
                     reach=Reach.OPERATION,
                     session_id=session.session_id,
                     frame_id=packet.header.frame_id,
                 )
+            objects.append(found)
+        return tuple(objects)
 
     def _queue_scoped_cancel(
         self, session: Session, scope: CancelScopeKind, operation_id: int, group_id: int, reason: CancelReason
