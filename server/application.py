@@ -121,10 +121,9 @@ class Application:
         self._apply(config)
         metrics = Metrics()
         async with self._open_engine(config, metrics) as engine:
-            ground = Ground(config=config, engine=engine, drain=self.drain, guard=self.guard_policy, metrics=metrics)
             async with (
                 serving_nnrp(config, engine, self.drain, metrics.watch) as self.nnrp,
-                create_web(ground, self._packages, self._routes) as web,
+                create_web(ground := self._ground(config, engine, metrics), self._packages, self._routes) as web,
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(self._drain_engine, engine, min(_ENGINE_DRAIN, 0.55 * config.drain_ms / 1000))
@@ -135,6 +134,16 @@ class Application:
                     self.drain.cut()
                     self._handler = None
                     nursery.cancel_scope.cancel()
+
+    def _ground(self, config: Config, engine: Any, metrics: Metrics) -> Ground:
+        return Ground(
+            config=config,
+            engine=engine,
+            drain=self.drain,
+            guard=self.guard_policy,
+            metrics=metrics,
+            nnrp=self.nnrp,
+        )
 
     async def _drain_engine(self, engine: Any, grace: float) -> None:
         """Sessions close over the connections that are still open; then the streams end, whatever came of it."""

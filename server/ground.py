@@ -10,6 +10,7 @@ import trio
 from server.config import Config
 from server.guard_policy import GuardPolicy
 from server.metrics import Metrics
+from server.nnrp.serving import NnrpServing
 from server.shutdown import Drain
 
 __all__ = ["Ground"]
@@ -27,5 +28,7 @@ class Ground:
     guard: GuardPolicy
     """The sockets behind the requests."""
     metrics: Metrics
+    nnrp: NnrpServing | None = None
+    """NNRP in the same process; None where it is not served."""
     started: float = attrs.field(factory=trio.current_time)
     """Trio's clock."""

@@ -6,6 +6,8 @@ iterated.
 
 from __future__ import annotations
 
+from client.nnrp.attaching import NnrpTicket, attach_session, nnrp_ticket
+from client.nnrp.background import Background, BackgroundEvent
 from client.nnrp.connection import NnrpConnection, NnrpOptions, open_nnrp
 from client.nnrp.errors import (
     NnrpClientError,
@@ -20,6 +22,8 @@ from client.nnrp.session import NnrpSession
 from client.nnrp.submission import Submission
 
 __all__ = [
+    "Background",
+    "BackgroundEvent",
     "NnrpClientError",
     "NnrpConnection",
     "NnrpConnectionLost",
@@ -29,7 +33,10 @@ __all__ = [
     "NnrpResultsLost",
     "NnrpSession",
     "NnrpSessionOver",
+    "NnrpTicket",
     "Result",
     "Submission",
+    "attach_session",
+    "nnrp_ticket",
     "open_nnrp",
 ]

@@ -90,6 +90,7 @@ class _Opening:
     answered: trio.Event = attrs.field(factory=trio.Event)
     session: NnrpSession | None = None
     error: NnrpClientError | None = None
+    last_event_id: int = 0
 
 
 @asynccontextmanager
@@ -165,9 +166,12 @@ class NnrpConnection:
         features: OperationFeatures | None = None,
         session_id: int = 0,
         flags: SessionFlags = SessionFlags.ALLOW_SCHEMA_OVERRIDE | SessionFlags.ALLOW_BACKGROUND_RESULTS,
+        token: bytes = b"",
+        last_event_id: int = 0,
     ) -> NnrpSession:
         """Open a session. ``features`` are the operation extensions to ask for, by default all; ``session_id`` 0 lets the
-        server choose (1 towards nnrp-rs). Raises `NnrpRefused`, `NnrpConnectionLost`."""
+        server choose (1 towards nnrp-rs). With ``token`` one that is there already, from the event behind ``last_event_id``
+        on (see `attach_session`). Raises `NnrpRefused`, `NnrpConnectionLost`."""
         link = self._need_link()
         if self._dialect is Dialect.IMPLICIT:
             return self._implicit(link)
@@ -184,10 +188,14 @@ class NnrpConnection:
             max_in_flight_operations=max_in_flight,
             client_session_tag=session_id,
         )
-        opening = _Opening(request)
+        opening = _Opening(request, last_event_id=last_event_id)
         self._openings.append(opening)
         link.machine.open_session(
-            request, auth=self._session_auth(), features=ALL_FEATURES if features is None else features
+            request,
+            resume_token=token,
+            auth=self._session_auth(),
+            features=ALL_FEATURES if features is None else features,
+            resume_from=ResumeFrom(last_event_id=last_event_id) if token and last_event_id else None,
         )
         link.flush()
         await opening.answered.wait()
@@ -376,6 +384,7 @@ class NnrpConnection:
         """Results were lost at the server. What they belonged to cannot be told, so nothing is waited for any more."""
         if not isinstance(session, NnrpSession) or message.error_code != SessionErrorCode.RESUME_REJECTED:
             return
+        session.background.note_gap()
         for operation in list(session.machine.operations) if session.machine.in_flight else []:
             if isinstance(sent := operation.attachment, Sent):
                 sent.submission.cancel()
@@ -385,7 +394,7 @@ class NnrpConnection:
         opening = self._openings.popleft()
         session = opening.resumed
         if session is None:
-            session = NnrpSession(self, opening.request, event.session, event.resume_token)
+            session = NnrpSession(self, opening.request, event.session, event.resume_token, opening.last_event_id)
             event.session.attachment = session
             self._sessions[session.session_id] = session
             opening.session = session
@@ -437,6 +446,12 @@ class NnrpConnection:
         if isinstance(sent, Sent):
             sent.submission.finish(ended(event.operation, drop_details(event.packet)))
         self.credit.changed()
+
+    def _on_background(self, event: events.BackgroundReceived) -> None:
+        session = event.session.attachment
+        if isinstance(session, NnrpSession):
+            session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
+            session.background.put(event)
 
     def _on_flow(self, event: events.FlowReceived) -> None:
         self.credit.changed()
@@ -522,6 +537,7 @@ _ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {
     events.SessionRefused: NnrpConnection._on_refused,
     events.ResultReceived: NnrpConnection._on_result,
     events.DropReceived: NnrpConnection._on_drop,
+    events.BackgroundReceived: NnrpConnection._on_background,
     events.FlowReceived: NnrpConnection._on_flow,
     events.PongReceived: NnrpConnection._on_pong,
     events.SessionCloseProgress: NnrpConnection._on_close_progress,

@@ -6,7 +6,7 @@ import attrs
 
 from protocol.layout import Buffer
 from protocol.nnrp.bodies import DataBody
-from protocol.nnrp.enums import DescriptorFlags, ExtType, OperationState, ResultClass
+from protocol.nnrp.enums import DescriptorFlags, ExtType, OperationState, PayloadKind, ResultClass
 from protocol.nnrp.extensions import find_extension
 from protocol.nnrp.messages import ResultPush
 from protocol.nnrp.packet import Packet
@@ -15,9 +15,10 @@ from protocol.nnrp.regions import TypedPayload
 from protocol.nnrp.tensor import TensorBody
 from protocol.nnrp.vendor import OperationStateBlock, TokenHint
 
-__all__ = ["Result", "drop_details", "event_id_of", "size_of"]
+__all__ = ["Result", "drop_details", "event_id_of", "size_of", "state_block"]
 
 _HINT = DescriptorFlags.PROFILE_HINT_PRESENT.value
+_JSON = int(PayloadKind.STRUCTURED_EVENT | PayloadKind.TOOL_DELTA)
 
 
 @attrs.frozen(slots=True)
@@ -61,22 +62,24 @@ class Result:
     def _chunks(self) -> list[TokenChunk]:
         if self.content.raw_kind is not None:
             return [TokenChunk(self.content.raw)]
+        if int(self.metadata.payload_kind_bitmap) & _JSON and not int(self.metadata.payload_kind_bitmap) & ~_JSON:
+            return []  # a tool call, a plan: nothing that text clients read
         return [TokenChunk.parse(each, hints=self.hints, strict=False) for each in self.content.payloads]
 
 
 def event_id_of(packet: Packet) -> int:
     """The event a result says it is, 0 when it says none."""
-    block = _state_block(packet)
+    block = state_block(packet)
     return 0 if block is None else block.event_id
 
 
 def drop_details(packet: Packet) -> int:
     """The error code a RESULT_DROP carries, 0 when none."""
-    block = _state_block(packet)
+    block = state_block(packet)
     return 0 if block is None else block.error_code
 
 
-def _state_block(packet: Packet) -> OperationStateBlock | None:
+def state_block(packet: Packet) -> OperationStateBlock | None:
     content = packet.content
     if isinstance(content, DataBody):
         for frame in content.regions.extensions:

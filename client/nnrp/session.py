@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 import trio
 
+from client.nnrp.background import Background
 from client.nnrp.errors import NnrpClientError, NnrpOperationEnded, NnrpSessionOver
 from client.nnrp.results import Result
 from client.nnrp.submission import Submission
@@ -77,10 +78,19 @@ class Sent:
 class NnrpSession:
     """Made by `NnrpConnection.open_session`. ``machine`` changes when the session is resumed."""
 
-    def __init__(self, connection: NnrpConnection, request: SessionOpen, machine: Session, token: bytes) -> None:
+    def __init__(
+        self,
+        connection: NnrpConnection,
+        request: SessionOpen,
+        machine: Session,
+        token: bytes,
+        last_event_id: int = 0,
+    ) -> None:
         self.machine = machine
         self.opened_with = request
-        self.last_event_id = 0
+        self.last_event_id = last_event_id
+        self.background = Background()
+        """What others do in this session, where the server lets it be shared."""
         self._connection = connection
         self._token = token
         self._over: NnrpClientError | None = None
@@ -211,6 +221,7 @@ class NnrpSession:
         self._over = error
         self._token = b""
         self._closed.set()
+        self.background.finish(None if isinstance(error, NnrpSessionOver) else error)
         for operation in self._live():
             if isinstance(sent := operation.attachment, Sent):
                 sent.submission.finish(error)

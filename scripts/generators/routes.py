@@ -51,7 +51,7 @@ def documents() -> dict[str, str]:
 
 def _routes() -> list[tuple[str, str, Any]]:
     # No blueprint touches the engine before its first request.
-    ground: Any = SimpleNamespace(config=Config(), engine=None, drain=None, guard=None, started=0.0)
+    ground: Any = SimpleNamespace(config=Config(), engine=None, drain=None, guard=None, nnrp=None, started=0.0)
     ground.metrics = SimpleNamespace(watch=lambda look: None)
     app = Quart("routes", static_folder=None)
     for package in (ops, rest, acp):

@@ -16,6 +16,7 @@ from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, Side
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.patching import PatchPolicy
+from protocol.nnrp.machines.reading import cancel_scope
 from protocol.nnrp.messages import FrameSubmit
 from protocol.nnrp.packet import RawPacket
 from protocol.nnrp.splitter import Splitter
@@ -321,6 +322,18 @@ def _act_on_cancel(link: Link, event: events.CancelReceived, now: float) -> None
             operation.attachment.cancel(reason)
 
 
+def _act_on_ignored(link: Link, event: events.Ignored, now: float) -> None:
+    """A cancel that names no operation of its session may name one that somebody else has submitted to it."""
+    if event.because is not events.IgnoredBecause.UNKNOWN_CANCEL_TARGET:
+        return
+    header = event.packet.header
+    machine = link.machine.sessions.get(header.session_id)
+    session = None if machine is None else machine.attachment
+    if isinstance(session, ServedSession) and session.follower is not None:
+        scope = cancel_scope(event.packet)
+        session.follower.cancel_other(header.frame_id, 0 if scope is None else scope.operation_id)
+
+
 def _act_on_close(link: Link, event: events.SessionCloseProgress, now: float) -> None:
     session = event.session.attachment
     step = event.step
@@ -346,6 +359,7 @@ _ACTS: Final[dict[type, Callable[[Link, Any, float], None]]] = {
     events.SessionOpenReceived: _act_on_open,
     events.SubmitReceived: _act_on_submit,
     events.CancelReceived: _act_on_cancel,
+    events.Ignored: _act_on_ignored,
     events.SessionCloseProgress: _act_on_close,
     events.PatchReceived: _act_on_patch,
     events.MigrateReceived: _act_on_migrate,

@@ -14,12 +14,17 @@ __all__ = ["Entry", "Journal"]
 
 @attrs.frozen(slots=True)
 class Entry:
-    """One RESULT_PUSH or RESULT_DROP, as bytes."""
+    """One RESULT_PUSH or RESULT_DROP, as bytes. One that is no event (not ``numbered``) stands behind the event named."""
 
     event_id: int
     operation_id: int
     parts: tuple[Buffer, ...]
     size: int
+    numbered: bool = True
+
+    def seen(self, position: int) -> bool:
+        """Whether a client whose last event is ``position`` has certainly got this."""
+        return self.event_id < position or (self.event_id == position and self.numbered)
 
 
 class Journal:
@@ -44,9 +49,9 @@ class Journal:
         """For `Resumable.oldest_event_id`: the first id that can still be asked for, 0 when nothing was ever lost."""
         return self.lost_through + 1 if self.lost_through else 0
 
-    def add(self, event_id: int, operation_id: int, parts: tuple[Buffer, ...]) -> None:
+    def add(self, event_id: int, operation_id: int, parts: tuple[Buffer, ...], *, numbered: bool = True) -> None:
         size = sum([len(part) for part in parts])
-        self._entries.append(Entry(event_id, operation_id, parts, size))
+        self._entries.append(Entry(event_id, operation_id, parts, size, numbered))
         self._bytes += size
         while self._entries and (len(self._entries) > self._max_entries or self._bytes > self._max_bytes):
             self.lost_through = max(self.lost_through, self._drop_first().event_id)
@@ -54,9 +59,9 @@ class Journal:
     def take(self, plan: RedeliveryPlan) -> list[Entry]:
         """What ``plan`` sends again. What lies before that has been seen, and is forgotten."""
         if plan.redelivery is Redelivery.AFTER_EVENT:
-            while self._entries and self._entries[0].event_id <= plan.position:
+            while self._entries and self._entries[0].seen(plan.position):
                 self._drop_first()
-            return [each for each in self._entries if each.event_id > plan.position]
+            return [each for each in self._entries if not each.seen(plan.position)]
         if plan.redelivery is Redelivery.AFTER_OPERATION:
             return [each for each in self._entries if each.operation_id > plan.position]
         return list(self._entries)

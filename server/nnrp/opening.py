@@ -31,7 +31,7 @@ from server.telemetry import log
 if TYPE_CHECKING:
     from server.nnrp.driver import Link
 
-__all__ = ["open_session"]
+__all__ = ["open_session", "tell_gap"]
 
 _NO_WATERMARK = (0, 0)
 _LOWERED = OpenVerdict(priority=PriorityClass.BALANCED)
@@ -134,8 +134,13 @@ def _resumable(held: ServedSession) -> Resumable:
         terms.schema_version,
         held.principal,
         expires_at=held.expires_at,
-        oldest_event_id=0 if held.journal is None else held.journal.oldest_event_id,
+        oldest_event_id=_oldest_event_id(held),
     )
+
+
+def _oldest_event_id(held: ServedSession) -> int:
+    oldest = 0 if held.journal is None else held.journal.oldest_event_id
+    return oldest if held.follower is None else max(oldest, held.follower.oldest_event_id)
 
 
 def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: RedeliveryPlan) -> None:
@@ -161,8 +166,10 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     service.registry.enter(held, token)
     link.flush()
     if plan.first_available is not None:
-        _tell_gap(link, machine.session_id, plan.first_available)
+        tell_gap(link, machine.session_id, plan.first_available)
     again = [] if held.journal is None else held.journal.take(plan)
+    if held.follower is not None:
+        again = held.follower.resume(plan, again)
     for entry in again:
         link.writer.write(entry.parts, result=True)
     service.greet(link, held)
@@ -176,7 +183,7 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     )
 
 
-def _tell_gap(link: Link, session_id: int, first: int) -> None:
+def tell_gap(link: Link, session_id: int, first: int) -> None:
     """Events were lost: the client must rebuild its state (nnrp-extensions, Resume watermark)."""
     if not link.machine.may_send(MessageType.ERROR):
         return

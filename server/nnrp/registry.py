@@ -39,6 +39,11 @@ class Registry:
     def detached(self) -> int:
         return len(self._detached)
 
+    @property
+    def waiting(self) -> list[ServedSession]:
+        """The detached sessions, the one that expires first in front."""
+        return list(self._detached)
+
     def new_token(self) -> bytes:
         return secrets.token_bytes(TOKEN_BYTES)
 

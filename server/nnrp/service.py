@@ -92,7 +92,7 @@ class NnrpService:
         while self.links:
             await self._quiet.wait()
 
-    def new_session(self, machine: Session, link: Link, principal: Principal) -> ServedSession:
+    def new_session(self, machine: Session, link: Link | None, principal: Principal) -> ServedSession:
         session = ServedSession(machine, link, principal)
         self.sessions.add(session)
         self.interactive += machine.terms.priority is PriorityClass.INTERACTIVE

@@ -19,6 +19,7 @@ from sessions.operation import CancelReason
 
 if TYPE_CHECKING:
     from server.nnrp.driver import Link
+    from server.nnrp.following import Follower
     from server.nnrp.running import Running
 
 __all__ = ["ServedSession"]
@@ -31,6 +32,7 @@ class ServedSession:
     __slots__ = (
         "_latest",
         "expires_at",
+        "follower",
         "journal",
         "last_event_id",
         "link",
@@ -42,9 +44,9 @@ class ServedSession:
         "worker",
     )
 
-    def __init__(self, machine: Session, link: Link, principal: Principal) -> None:
+    def __init__(self, machine: Session, link: Link | None, principal: Principal) -> None:
         self.machine = machine
-        self.link: Link | None = link
+        self.link = link
         self.principal = principal
         self.worker: Worker | None = None
         self.journal: Journal | None = None
@@ -52,6 +54,8 @@ class ServedSession:
         """Frame ids of every submit that was accepted, over all connections; kept where the session can be resumed."""
         self.token: bytes | None = None
         self.expires_at = 0.0
+        self.follower: Follower | None = None
+        """Brings what happens in the engine session behind it; that session's ring then numbers its events."""
         self.last_event_id = 0
         self._latest: LatestResults | None = None
         self.over = False
@@ -78,14 +82,22 @@ class ServedSession:
         return [each for each in attached if each is not None]  # type: ignore[misc]  # ours, set by `running.start`
 
     def next_event_id(self, given: int = 0) -> int:
-        """The id of the next result event. An engine session's events have their own, given by its ring."""
+        """The id of the next result event. An engine session's events have their own, given by its ring; what is no event of
+        the ring has none, 0."""
+        if self.follower is not None:
+            self.last_event_id = max(given, self.last_event_id)
+            return given
         self.last_event_id = max(given, self.last_event_id + 1) if not given else max(given, self.last_event_id)
         return given or self.last_event_id
 
     def send(self, parts: list[Buffer], operation: Operation, event_id: int) -> None:
         """Keep a result packet for redelivery, and send it if anybody is there."""
         if self.journal is not None:
-            self.journal.add(event_id, operation.operation_id, tuple(parts))
+            self.journal.add(
+                event_id or self.last_event_id, operation.operation_id, tuple(parts), numbered=event_id != 0
+            )
+        if self.follower is not None and self.follower.keep_back(event_id, parts):
+            return
         if self.link is not None:
             self.link.writer.write(parts, result=True)
 

@@ -17,6 +17,7 @@ import trio
 
 from server.application import Application
 from server.config import Config
+from server.nnrp.serving import NnrpServing
 from server.serve import serve
 from sessions import Harbour
 from tests.server.rest.api import Frame, block
@@ -141,9 +142,21 @@ class Remote:
 class Served(Remote):
     """The same, with a look at the engine behind it."""
 
-    def __init__(self, port: int, harbour: Harbour) -> None:
+    def __init__(self, port: int, harbour: Harbour, application: Application) -> None:
         super().__init__(port)
         self.harbour = harbour
+        self.application = application
+
+    @property
+    def nnrp(self) -> NnrpServing:
+        """NNRP of the same process (``nnrp_port=0``)."""
+        assert self.application.nnrp is not None
+        return self.application.nnrp
+
+    @property
+    def nnrp_url(self) -> str:
+        host, port = self.nnrp.addresses[0]
+        return f"tcp://{host}:{port}"
 
 
 @asynccontextmanager
@@ -170,6 +183,6 @@ async def rest_server(
     async with trio.open_nursery() as nursery:
         urls = await nursery.start(partial(serve, config, application=application, shutdown=stop.wait))
         try:
-            yield Served(port_of(urls[0]), opened[0])
+            yield Served(port_of(urls[0]), opened[0], application)
         finally:
             stop.set()

@@ -21,6 +21,7 @@ from protocol.nnrp.machines.session import Delivery, Session
 from protocol.nnrp.packet import Packet
 
 __all__ = [
+    "BackgroundReceived",
     "CacheAnswered",
     "CacheInvalidated",
     "CachePutDone",
@@ -148,6 +149,14 @@ class DropReceived(msgspec.Struct, gc=False):
     packet: Packet
 
 
+class BackgroundReceived(msgspec.Struct, gc=False):
+    """A result, or the end, of work that was not submitted here: somebody else uses the same session."""
+
+    session: Session
+    packet: Packet
+    state: OperationState
+
+
 class HintReceived(msgspec.Struct, gc=False):
     session: Session | None
     packet: Packet
@@ -267,6 +276,7 @@ Event: TypeAlias = (
     | CancelReceived
     | ResultReceived
     | DropReceived
+    | BackgroundReceived
     | HintReceived
     | PatchReceived
     | PatchAnswered

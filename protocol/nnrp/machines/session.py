@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from protocol.errors import Reach
-from protocol.nnrp.enums import CancelScopeKind, OperationState, PriorityClass, SessionState
+from protocol.nnrp.enums import CancelScopeKind, OperationState, PriorityClass, SessionFlagsAck, SessionState
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.machines.credit import UNLIMITED, Applied, CreditUpdate, Hold, Window, session_limit
 from protocol.nnrp.machines.operation import TERMINAL_STATES, Operation, OperationEffect
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from protocol.nnrp.machines.patching import SessionSettings
     from protocol.nnrp.machines.store import ObjectStore
 
-__all__ = ["Delivery", "Ending", "Session"]
+__all__ = ["BACKGROUND_FRAMES", "Delivery", "Ending", "Session"]
+
+#: Frame ids from here on are the server's, for results of work that a session's client has not submitted.
+BACKGROUND_FRAMES = 0x8000_0000
 
 #: Operation windows one session keeps. A peer that opens more loses the oldest that belongs to no live operation.
 OPERATION_WINDOWS = 256
@@ -42,6 +45,7 @@ _ACCEPTED = OperationState.ACCEPTED
 _RUNNING = OperationState.RUNNING
 _COMPLETED = OperationState.COMPLETED
 _BACKGROUND = PriorityClass.BACKGROUND
+_BACKGROUND_RESULTS = int(SessionFlagsAck.BACKGROUND_RESULTS_ENABLED)
 
 
 class Delivery(IntEnum):
@@ -183,6 +187,15 @@ class Session:
             window = self._reverse_windows.get(operation_id)
             held = None if window is None else window.hold()
         return held in (None, Hold.CREDIT)
+
+    def is_background(self, frame_id: int) -> bool:
+        """Whether a result of this frame belongs to work that was submitted elsewhere (7.7, allow_background_results): such
+        frames have their highest bit set, and are not among ours."""
+        return (
+            frame_id >= BACKGROUND_FRAMES
+            and bool(self.terms.flags & _BACKGROUND_RESULTS)
+            and (self._operations is None or not self._operations.used_frame(frame_id))
+        )
 
     def operation_window(self, operation_id: int, *, reverse: bool = False) -> Window | None:
         """The window of one operation, None before the first FLOW_UPDATE for it in that direction."""

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
 import trio
 
-from protocol.nnrp.enums import (
-    DescriptorFlags,
-    ErrorCode,
-    PayloadKind,
-    ProfileId,
-    StopReason,
-    TokenChannel,
-    TokenUnit,
-)
-from protocol.nnrp.machines.schemas import ANCHOR
+from protocol.nnrp.enums import ErrorCode, PayloadKind
 from protocol.nnrp.machines.session import Session as Machine
 from protocol.nnrp.payloads import TokenChunk
-from protocol.nnrp.vendor import TokenHint
-from server.nnrp.submit import Answer, Emit, OperationFailed, Submit, text_payload
+from server.nnrp.chunks import Chunks, stop_reason
+from server.nnrp.following import Follower
+from server.nnrp.running import Running
+from server.nnrp.submit import Answer, Emit, OperationFailed, Submit
 from server.telemetry import log
 from sessions.errors import SessionError
 from sessions.events import Event, EventType
@@ -31,38 +22,32 @@ from sessions.operation import CancelReason, PromptRequest
 from sessions.operation import Operation as Turn
 from sessions.operation import OperationState as TurnState
 from sessions.session import Session
-from sessions.subscription import Subscription
+
+if TYPE_CHECKING:
+    from server.nnrp.session import ServedSession
 
 __all__ = ["AgentWorker"]
 
-_STOPS: Final[Mapping[str, StopReason]] = {
-    "end_turn": StopReason.EOS,
-    "max_tokens": StopReason.MAX_TOKENS,
-    "max_turn_requests": StopReason.MAX_TOKENS,
-    "refusal": StopReason.REFUSAL,
-    "cancelled": StopReason.CANCELLED,
-}
-_CHANNELS: Final = {
-    "agent_message_chunk": TokenChannel.MESSAGE,
-    "agent_thought_chunk": TokenChannel.THOUGHT,
-}
 _OUTCOMES: Final = frozenset({EventType.TURN_COMPLETE, EventType.TURN_ERROR})
 _TENSOR: Final = PayloadKind.TENSOR.value
-_MAX_BEHIND: Final = 8000
-"""Events an operation may be behind its session before it is given up: a slow connection is not a slow reader yet."""
 
 
 class AgentWorker:
-    """One NNRP session in front of one engine session, which is started by the first operation."""
+    """One NNRP session in front of one engine session: of its own, started by the first operation, or with ``session`` of
+    one that others use as well."""
 
-    def __init__(self, harbour: Harbour, machine: Machine) -> None:
+    def __init__(self, harbour: Harbour, machine: Machine, session: Session | None = None) -> None:
+        served: ServedSession = machine.attachment  # type: ignore[assignment]  # the session that asks for its worker
         self._harbour = harbour
-        self._schema = (machine.terms.schema_id, machine.terms.schema_version)
-        if self._schema == (0, 0):
-            self._schema = (ANCHOR.schema_id, ANCHOR.schema_version)
-        self._session: Session | None = None
+        self._shared = session is not None
+        self._session = session
+        self._client_id = ""
         self._lock = trio.Lock()
         self._closed = False
+        self._follower = served.follower = Follower(served, harbour.spawn, always=self._shared)
+        if session is not None:
+            self._client_id = session.register_client()
+            self._follower.hold(session, self._client_id)
 
     def answer_nowait(self, submit: Submit) -> Answer | None:
         return None
@@ -70,108 +55,100 @@ class AgentWorker:
     async def run(self, submit: Submit, emit: Emit) -> Answer:
         text = _prompt(submit)
         session = await self._open()
-        reader: Subscription | None = None
-        turn: Turn | None = None
+        terms = submit.session.terms
+        turn = _OwnTurn(submit, emit, Chunks((terms.schema_id, terms.schema_version), bool(terms.features)))
+        prompt: Turn | None = None
         try:
-            # Nobody here can answer a permission question, so this reader is no consumer (ACP-178).
-            reader = session.subscribe(None, max_queued=_MAX_BEHIND, consumer=False)
-            turn, _ = session.submit_prompt(PromptRequest([{"type": "text", "text": text}]))
-            return await self._follow(reader, turn, emit, _Chunks(self._schema, bool(submit.session.terms.features)))
+            prompt, _ = session.submit_prompt(
+                PromptRequest([{"type": "text", "text": text}]), client_id=self._client_id
+            )
+            turn.prompt = prompt
+            self._follower.turns[str(prompt.id)] = turn
+            return await turn.wait_answer()
         except SessionError as problem:
             raise OperationFailed(str(problem), ErrorCode.SERVER_BUSY) from problem
         finally:
-            if reader is not None:
-                reader.close()
-            if turn is not None:
-                session.cancel_operation(turn, CancelReason.USER)
+            if prompt is not None:
+                self._follower.turns.pop(str(prompt.id), None)
+                session.cancel_operation(prompt, CancelReason.USER)
 
     def close(self) -> None:
+        """An engine session of its own ends with it; one that others use goes on."""
         self._closed = True
-        if self._session is not None:
+        self._follower.close()
+        if self._session is None:
+            return
+        if self._shared:
+            self._session.drop_client(self._client_id)
+        else:
             self._session.close_soon(EndReason.CLIENT_CLOSE)
 
     async def _open(self) -> Session:
         async with self._lock:
             if self._session is None:
                 try:
-                    self._session = (await self._harbour.create(source={"wire": "nnrp"}, counted=False)).session
+                    opened = await self._harbour.create(source={"wire": "nnrp"}, counted=False)
                 except SessionError as problem:
                     log.warning("nnrp_session_not_started", problem=str(problem))
                     raise OperationFailed(str(problem), ErrorCode.SERVER_BUSY) from problem
+                self._session, self._client_id = opened.session, opened.client_id
                 if self._closed:
                     self._session.close_soon(EndReason.CLIENT_CLOSE)
                     raise OperationFailed("the session was closed")
+                self._follower.hold(self._session, self._client_id)
+            self._follower.begin()
             return self._session
 
-    async def _follow(self, reader: Subscription, turn: Turn, emit: Emit, chunks: _Chunks) -> Answer:
-        """Pass on what the turn says, until its outcome is published."""
-        while items := await reader.take():
-            for item in items:
-                if not isinstance(item, Event) or item.prompt_id != turn.id:
-                    continue
-                if item.type in _OUTCOMES:
-                    return _ended(turn, item, chunks)
-                chunk = chunks.of(item)
-                if chunk is not None:
-                    await emit.partial(chunk)
-        raise OperationFailed("the session ended, or the operation fell too far behind it")
+
+class _OwnTurn:
+    """One prompt of this session's client on its way through the engine."""
+
+    def __init__(self, submit: Submit, emit: Emit, chunks: Chunks) -> None:
+        self.prompt: Turn | None = None
+        self._submit = submit
+        self._emit = emit
+        self._chunks = chunks
+        self._answer: Answer | None = None
+        self._failure: OperationFailed | None = None
+        self._ended = trio.Event()
+
+    async def wait_answer(self) -> Answer:
+        """Raises `OperationFailed`."""
+        await self._ended.wait()
+        if self._answer is None:
+            raise self._failure or OperationFailed("the turn failed")
+        return self._answer
+
+    async def pass_on(self, event: Event) -> None:
+        if event.type not in _OUTCOMES:
+            chunk = self._chunks.of(event)
+            if chunk is not None:
+                await self._emit.partial(chunk)
+            return
+        assert self.prompt is not None
+        try:
+            self._answer = _ended(self.prompt, event, self._chunks)
+        except OperationFailed as failure:
+            self._failure = failure
+        self._ended.set()
+        running = self._submit.operation.attachment
+        if isinstance(running, Running):
+            # What comes next in the ring must not overtake it.
+            await running.record.wait_settled()
+
+    def give_up(self, why: str) -> None:
+        self._failure = OperationFailed(why)
+        self._ended.set()
 
 
-class _Update(msgspec.Struct, rename="camel"):
-    session_update: str = ""
-    content: Any = None
-
-
-class _Said(msgspec.Struct):
-    update: _Update = msgspec.field(default_factory=_Update)
-
-
-_decode_said = msgspec.json.Decoder(_Said).decode
-
-
-class _Chunks:
-    """Text of one operation as token chunks; with hints where the session may carry them (nnrp-extensions, Token chunks)."""
-
-    def __init__(self, schema: tuple[int, int], hints: bool) -> None:
-        self._schema = schema
-        self._hints = hints
-        self._at: dict[TokenChannel, int] = {}
-
-    def of(self, event: Event) -> Answer | None:
-        """The chunk an update is; None for what is not text of the agent's."""
-        if event.type != EventType.SESSION_UPDATE:
-            return None
-        update = _decode_said(event.data).update
-        channel = _CHANNELS.get(update.session_update)
-        content = update.content
-        if channel is None or not isinstance(content, dict) or not isinstance(content.get("text"), str):
-            return None
-        if channel is not TokenChannel.MESSAGE and not self._hints:
-            return None  # without a hint a thought could not be told from the answer
-        return self._answer(channel, content["text"], StopReason.NONE, event.id)
-
-    def last(self, stop: StopReason, event_id: int) -> Answer:
-        return self._answer(TokenChannel.MESSAGE, "", stop, event_id)
-
-    def _answer(self, channel: TokenChannel, text: str, stop: StopReason, event_id: int) -> Answer:
-        data, flags, terminal = text.encode("utf-8"), DescriptorFlags(0), stop is not StopReason.NONE
-        if self._hints:
-            start = self._at.get(channel, 0)
-            end = self._at[channel] = start + len(data)
-            hint = TokenHint(TokenUnit.UTF8_BYTE, stop, channel, start & 0xFFFF_FFFF, end & 0xFFFF_FFFF)
-            data, flags = hint.pack() + data, DescriptorFlags.PROFILE_HINT_PRESENT
-        payload = text_payload(data, terminal=terminal, schema=self._schema, flags=flags)
-        return Answer(payloads=(payload,), kinds=PayloadKind.TOKEN_CHUNK, profile_id=ProfileId.TOKEN, event_id=event_id)
-
-
-def _ended(turn: Turn, event: Event, chunks: _Chunks) -> Answer:
+def _ended(turn: Turn, event: Event, chunks: Chunks) -> Answer:
     outcome = turn.outcome
     if outcome is None or outcome.state is TurnState.FAILED:
         message = "the turn failed" if outcome is None or outcome.error is None else outcome.error.message
         raise OperationFailed(message, ErrorCode.INTERNAL_ERROR, event.id)
     if outcome.state is not TurnState.COMPLETED:
         raise OperationFailed("the turn was cancelled", ErrorCode.FRAME_CANCELLED, event.id)
-    return chunks.last(_STOPS.get(outcome.stop_reason or "end_turn", StopReason.EOS), event.id)
+    return chunks.last(stop_reason(outcome.stop_reason), event.id)
 
 
 def _prompt(submit: Submit) -> str:

@@ -17,6 +17,7 @@ from server.routes.rest import (
     daemon,
     events,
     lists,
+    nnrp,
     permissions,
     prompts,
     sessions,
@@ -43,7 +44,7 @@ def blueprint(ground: Ground) -> Blueprint:
     routes = Blueprint("rest", __name__)
     routes.record_once(_add_converter)
     routes.before_request(_check_url)
-    for module in (capabilities, sessions, prompts, events, permissions, settings, lists, views, daemon):
+    for module in (capabilities, sessions, prompts, events, permissions, settings, lists, views, daemon, nnrp):
         module.register(routes, ground)
     routes.app_errorhandler(NotFound)(_on_not_found)
     routes.register_error_handler(Refused, _on_error)

@@ -62,7 +62,7 @@ FEATURES: Final = (
 
 
 def register(routes: Blueprint, ground: Ground) -> None:
-    body = capabilities(ground.config)
+    body = capabilities(ground.config, nnrp=ground.nnrp is not None)
 
     @routes.get("/capabilities")
     async def served() -> Response:
@@ -71,19 +71,20 @@ def register(routes: Blueprint, ground: Ground) -> None:
         return json_response(body)
 
 
-def features(config: Config) -> list[str]:
-    """The tags of REST-013 that hold under this configuration."""
+def features(config: Config, *, nnrp: bool = False) -> list[str]:
+    """The tags of REST-013 that hold under this configuration. ``nnrp``: it is served in the same process."""
     conditional = {
         "require_auth": config.require_auth,
         "allow_origin": bool(config.allow_origin),
         "prompt_absolute_deadline": config.prompt_deadline_ms > 0,
         "writer_idle_timeout": config.writer_idle_timeout_ms > 0,
         "multi_workspace_sessions": len(config.workspaces) > 1,
+        "moorline_nnrp_token": nnrp,
     }
     return [*FEATURES, *(name for name, holds in conditional.items() if holds)]
 
 
-def capabilities(config: Config) -> dict[str, Any]:
+def capabilities(config: Config, *, nnrp: bool = False) -> dict[str, Any]:
     workspaces = config.workspaces
     return {
         "v": 1,
@@ -91,7 +92,7 @@ def capabilities(config: Config) -> dict[str, Any]:
         "qwenCodeVersion": COMPATIBLE_WITH,
         "server": {"name": "moorline", "version": version("moorline")},
         "mode": "http-bridge",
-        "features": features(config),
+        "features": features(config, nnrp=nnrp),
         "sessionLiveStatePollIntervalMs": 5000,
         "modelServices": [],
         "workspaceCwd": workspaces[0],

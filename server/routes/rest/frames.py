@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 from protocol.sse import rest_frame
+from server.envelope import envelope, names_of
 from sessions import Event, EventType, Notice, NoticeType, Session
 from sessions.events import encode
 from sessions.ring import Ring
@@ -19,21 +19,6 @@ HIDDEN: Final = frozenset({EventType.OPERATION_STATE})
 _FORM: Final = "rest"
 
 
-def envelope(event: Event) -> bytes:
-    """``{id, v, type, data, promptId?, originatorClientId?, _meta}`` as one line of JSON."""
-    data = event.data
-    if b"\n" in data or b"\r" in data:
-        # Only white space between tokens can be a line end in valid JSON.
-        data = data.replace(b"\r", b" ").replace(b"\n", b" ")
-    return b'{"id":%d,"v":1,"type":%b,"data":%b%b,"_meta":{"serverTimestamp":%d}}' % (
-        event.id,
-        _names_of(event.type)[1],
-        data,
-        _who(event.prompt_id, event.originator),
-        event.timestamp,
-    )
-
-
 def frame(event: Event) -> bytes:
     """The frame of a published event; empty for one that REST does not show.
 
@@ -41,26 +26,7 @@ def frame(event: Event) -> bytes:
     """
     if event.type in HIDDEN:
         return b""
-    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.id, _names_of(event.type)[0], envelope(event))
-
-
-@lru_cache(maxsize=128)
-def _names_of(type: str) -> tuple[bytes, bytes]:
-    """A type for its line, and as JSON."""
-    text = type.encode("utf-8", "replace").decode()
-    # One made up by a runner must not be able to break out of its line.
-    return (text if text.isprintable() else "event").encode(), encode(text)
-
-
-@lru_cache(maxsize=1024)
-def _who(prompt_id: str | None, originator: str | None) -> bytes:
-    """The same for every event of a turn."""
-    more = b""
-    if prompt_id is not None:
-        more = b',"promptId":' + encode(prompt_id)
-    if originator is not None:
-        more += b',"originatorClientId":' + encode(originator)
-    return more
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (event.id, names_of(event.type)[0], envelope(event))
 
 
 def notice_frame(type: str, data: Mapping[str, Any], now_ms: int) -> bytes:

@@ -26,6 +26,7 @@ from protocol.nnrp.machines.cache_records import CacheEntry
 from protocol.nnrp.machines.connection_table import ConnectionInput
 from protocol.nnrp.machines.credit import Applied, CreditUpdate, Window
 from protocol.nnrp.machines.events import (
+    BackgroundReceived,
     CancelReceived,
     DropReceived,
     FlowReceived,
@@ -47,7 +48,7 @@ from protocol.nnrp.machines.reading import (
     submit_context,
 )
 from protocol.nnrp.machines.schemas import SchemaRegistry
-from protocol.nnrp.machines.session import Delivery, Ending, Session
+from protocol.nnrp.machines.session import BACKGROUND_FRAMES, Delivery, Ending, Session
 from protocol.nnrp.machines.session_table import SessionInput
 from protocol.nnrp.messages import FlowUpdate, FrameCancel, FrameSubmit, ResultHint
 from protocol.nnrp.packet import Packet
@@ -212,10 +213,13 @@ class DataFlow(CacheFlow):
             self.counters.ignored_cancels += 1
             return Ignored(packet, IgnoredBecause.UNKNOWN_CANCEL_TARGET)
 
-    def _on_result(self, packet: Packet, now: float) -> ResultReceived:
+    def _on_result(self, packet: Packet, now: float) -> ResultReceived | BackgroundReceived:
         self._step(packet.header)
         session = self._find(packet)
         state = result_state(packet)
+        if packet.header.frame_id >= BACKGROUND_FRAMES and session.is_background(packet.header.frame_id):
+            session.step(SessionInput.TRAFFIC, "RESULT_PUSH")
+            return BackgroundReceived(session, packet, state)
         operation, delivery = session.receive_result(packet.header.frame_id, state)
         if delivery is Delivery.LATE:
             self.counters.late_results += 1
@@ -223,9 +227,12 @@ class DataFlow(CacheFlow):
             self._after_settle(session, now)
         return ResultReceived(session, operation, packet, delivery, state)
 
-    def _on_drop(self, packet: Packet, now: float) -> DropReceived:
+    def _on_drop(self, packet: Packet, now: float) -> DropReceived | BackgroundReceived:
         self._step(packet.header)
         session = self._find(packet)
+        if packet.header.frame_id >= BACKGROUND_FRAMES and session.is_background(packet.header.frame_id):
+            session.step(SessionInput.TRAFFIC, "RESULT_DROP")
+            return BackgroundReceived(session, packet, drop_state(packet))
         operation = session.receive_drop(packet.header.frame_id, drop_state(packet))
         self._after_settle(session, now)
         return DropReceived(session, operation, packet)

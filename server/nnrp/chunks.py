@@ -1,0 +1,134 @@
+"""What happens in an engine session as NNRP payloads: text as token chunks, all else as the JSON the other wires send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from protocol.nnrp.enums import (
+    DescriptorFlags,
+    PayloadKind,
+    ProfileId,
+    StopReason,
+    StreamSemantics,
+    TokenChannel,
+    TokenUnit,
+)
+from protocol.nnrp.machines.schemas import ANCHOR
+from protocol.nnrp.regions import TypedPayload
+from protocol.nnrp.vendor import TokenHint
+from server.envelope import envelope
+from server.nnrp.submit import Answer, text_payload
+from sessions.events import Event, EventType
+
+__all__ = ["Chunks", "stop_reason"]
+
+_STOPS: Final[Mapping[str, StopReason]] = {
+    "end_turn": StopReason.EOS,
+    "max_tokens": StopReason.MAX_TOKENS,
+    "max_turn_requests": StopReason.MAX_TOKENS,
+    "refusal": StopReason.REFUSAL,
+    "cancelled": StopReason.CANCELLED,
+}
+_CHANNELS: Final = {
+    "agent_message_chunk": TokenChannel.MESSAGE,
+    "agent_thought_chunk": TokenChannel.THOUGHT,
+}
+_TOOLS: Final = frozenset({"tool_call", "tool_call_update"})
+
+
+class _Update(msgspec.Struct, rename="camel"):
+    session_update: str = ""
+    content: Any = None
+
+
+class _Said(msgspec.Struct):
+    update: _Update = msgspec.field(default_factory=_Update)
+
+
+_decode_said: Final = msgspec.json.Decoder(_Said).decode
+
+
+def stop_reason(name: str | None) -> StopReason:
+    return _STOPS.get(name or "end_turn", StopReason.EOS)
+
+
+class Chunks:
+    """The payloads of one turn; with ``hints`` where the session may carry them (nnrp-extensions, Token chunks)."""
+
+    def __init__(self, schema: tuple[int, int], hints: bool) -> None:
+        self._schema = schema if schema != (0, 0) else (ANCHOR.schema_id, ANCHOR.schema_version)
+        self._hints = hints
+        self._at: dict[TokenChannel, int] = {}
+
+    def of(self, event: Event) -> Answer | None:
+        """An event of an operation that its client has submitted: the agent's text, tool calls, plans and questions. None
+        for what the client knows already, or has not asked to hear of."""
+        if event.type == EventType.SESSION_UPDATE:
+            kind, content = _said(event)
+            text = self._text(kind, content, event.id)
+            if text is not None or not self._hints:
+                return text
+            if kind in _TOOLS:
+                return self._tool(event)
+            return _structured(event) if kind == "plan" else None
+        if self._hints and event.type in (EventType.PERMISSION_REQUEST, EventType.PERMISSION_RESOLVED):
+            return _structured(event)
+        return None
+
+    def every(self, event: Event) -> Answer:
+        """Any event at all: what others do in the session."""
+        if event.type == EventType.SESSION_UPDATE:
+            kind, content = _said(event)
+            text = self._text(kind, content, event.id)
+            if text is not None:
+                return text
+            if kind in _TOOLS:
+                return self._tool(event)
+        return _structured(event)
+
+    def last(self, stop: StopReason, event_id: int) -> Answer:
+        return self._chunk(TokenChannel.MESSAGE, b"", stop, event_id)
+
+    def pass_over(self, event: Event) -> None:
+        """Count the text of an event that is not sent, so that the next position is right."""
+        if event.type == EventType.SESSION_UPDATE:
+            self._text(*_said(event), event.id)
+
+    def _text(self, kind: str, content: Any, event_id: int) -> Answer | None:
+        channel = _CHANNELS.get(kind)
+        if channel is None or not isinstance(content, dict) or not isinstance(content.get("text"), str):
+            return None
+        if channel is not TokenChannel.MESSAGE and not self._hints:
+            return None  # without a hint a thought could not be told from the answer
+        return self._chunk(channel, content["text"].encode("utf-8"), StopReason.NONE, event_id)
+
+    def _tool(self, event: Event) -> Answer:
+        return _json(event, PayloadKind.TOOL_DELTA, StreamSemantics.TOOL_UPDATE)
+
+    def _chunk(self, channel: TokenChannel, data: bytes, stop: StopReason, event_id: int) -> Answer:
+        flags, terminal = DescriptorFlags(0), stop is not StopReason.NONE
+        if self._hints:
+            start = self._at.get(channel, 0)
+            end = self._at[channel] = start + len(data)
+            hint = TokenHint(TokenUnit.UTF8_BYTE, stop, channel, start & 0xFFFF_FFFF, end & 0xFFFF_FFFF)
+            data, flags = hint.pack() + data, DescriptorFlags.PROFILE_HINT_PRESENT
+        payload = text_payload(data, terminal=terminal, schema=self._schema, flags=flags)
+        return Answer(payloads=(payload,), kinds=PayloadKind.TOKEN_CHUNK, profile_id=ProfileId.TOKEN, event_id=event_id)
+
+
+def _said(event: Event) -> tuple[str, Any]:
+    update = _decode_said(event.data).update
+    return update.session_update, update.content
+
+
+def _structured(event: Event) -> Answer:
+    return _json(event, PayloadKind.STRUCTURED_EVENT, StreamSemantics.EVENT)
+
+
+def _json(event: Event, kind: PayloadKind, semantics: StreamSemantics) -> Answer:
+    """The event as REST shows it, of no standard schema (nnrp-wire 11.1: profile and schema 0)."""
+    payload = TypedPayload.of(envelope(event), stream_semantics=semantics)
+    return Answer(payloads=(payload,), kinds=kind, event_id=event.id)
