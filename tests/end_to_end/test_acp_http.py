@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import struct
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,9 +15,11 @@ import trio
 from sessions import Operation, TurnResult
 from tests.support.acp import Feed
 from tests.support.acp_sockets import ServedPlace, acp_sockets
+from tests.support.certificates import make_certificate
 from tests.support.engine import said, terminals
 from tests.support.fake_runner import SCRIPTS, FakeRunner, FakeSession
 from tests.support.http import open_raw
+from tests.support.http2 import Http2
 from tests.support.serving import wait_until
 
 
@@ -293,11 +296,13 @@ async def test_shutdown_tells_and_ends() -> None:
         assert "turn_complete" in kinds
 
 
-async def test_http2() -> None:
+@pytest.mark.parametrize("secure", [False, True], ids=["clear", "tls"])
+async def test_http2(secure: bool, tmp_path: Path) -> None:
     """Issue 3: /acp over HTTP/2; the 202 is out before the reply, streams and POSTs share one connection."""
-    from tests.support.http2 import Http2
-
-    async with acp_sockets() as place, open_raw(place.port) as raw:
+    certificate = make_certificate(tmp_path) if secure else None
+    settings = {"tls_cert": str(certificate.cert), "tls_key": str(certificate.key)} if certificate else {}
+    context = certificate.client_context("h2", "http/1.1") if certificate else None
+    async with acp_sockets(**settings) as place, open_raw(place.port, tls=context) as raw:
         client = Http2(raw)
         await client.start()
 
@@ -310,7 +315,7 @@ async def test_http2() -> None:
             await client.flush()
             return stream
 
-        with trio.fail_after(5):
+        with trio.fail_after(15):
             first = await post({"jsonrpc": "2.0", "id": 0, "method": "initialize"})
             assert await client.status(first) == 200
             await client.end_of(first)
@@ -322,4 +327,6 @@ async def test_http2() -> None:
             assert await client.status(second) == 202
             while b'"id":1' not in client.bodies.get(listening, b""):
                 await client.step()
+            if isinstance(raw.stream, trio.SSLStream):
+                assert raw.stream.selected_alpn_protocol() == "h2"
         assert len(place.harbour.sessions) == 1

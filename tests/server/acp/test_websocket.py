@@ -423,6 +423,25 @@ async def test_pending_question_over_a_lost_socket(autojump_clock: MockClock) ->
         assert said(place.session(session_id)) == ["answer: a"]
 
 
+async def test_attach_takes_over_from_every_lost_socket(autojump_clock: MockClock) -> None:
+    """Issue 3: a client that lost two sockets before it got through is told the outcome of what it sent on either."""
+    async with acp_place() as place:
+        async with place.socket(detach=True) as first, place.socket(detach=True) as second:
+            session_id = await first.new_session()
+            first.call("session/prompt", prompt_params(session_id, "hold"), id=3)
+            await first.until_kind("user_message_chunk")
+            second.call("session/load", {"sessionId": session_id, "mcpServers": []}, id=5)
+            await second.answer(5)
+            second.call("session/prompt", prompt_params(session_id, "echo two"), id=6)
+            await wait_all_tasks_blocked()
+        async with place.socket(detach=True) as third:
+            third.call("_moorline/session/attach", {"sessionId": session_id, "lastEventId": 0}, id=9)
+            await third.until_kind("replay_complete")
+            third.say({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session_id}})
+            replies = [each.kind for each in await third.until_kind("reply:6") if each.kind.startswith("reply:")]
+        assert replies == ["reply:3", "reply:6"]
+
+
 @pytest.mark.parametrize("case", ["unknown", "foreign", "expired", "plain", "http"])
 async def test_attach_refused(autojump_clock: MockClock, case: str) -> None:
     """Issue 3: unknown, foreign or expired: -32602, in the same words."""
