@@ -20,6 +20,7 @@ from server.middleware.body_limit import BodyLimit
 from server.middleware.exchange import Exchange
 from server.middleware.proxy import TrustedProxies
 from server.nnrp.serving import NnrpServing, serving_nnrp
+from server.nnrp.websocket_listener import NnrpGate
 from server.security import Policy, Security
 from server.shutdown import Drain
 from server.telemetry import log, set_up_logging
@@ -58,7 +59,8 @@ class Application:
     ``loopback`` and ``workers`` say how the server that runs us listens; None: as the configuration says. ``set_up_logs``:
     configure the process's log as the configuration says. ``packages`` are the route packages to mount, ``routes`` makes
     further blueprints, mounted after them. ``announce`` is called with the one line that must reach the operator: a token
-    made because none was configured (ACP-250).
+    made because none was configured (ACP-250). ``nnrp_port``: where NNRP is served over TCP when the configuration names no
+    port; taken by somebody else, the server goes on without and says so in its log.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Application:
         packages: Sequence[str] = ROUTE_PACKAGES,
         routes: Sequence[RoutesMaker] = (),
         announce: Callable[[str], object] = _announce,
+        nnrp_port: int | None = None,
     ) -> None:
         self._config = config
         self._open_engine = open_engine
@@ -81,6 +84,7 @@ class Application:
         self._announce = announce
         self._packages = packages
         self._routes = routes
+        self._nnrp_port = nnrp_port
         self._handler: App | None = None
         self.failure: str | None = None
         """Why it did not start, or why the engine ended, in words for the operator."""
@@ -122,7 +126,7 @@ class Application:
         metrics = Metrics()
         async with self._open_engine(config, metrics) as engine:
             async with (
-                serving_nnrp(config, engine, self.drain, metrics.watch) as self.nnrp,
+                serving_nnrp(config, engine, self.drain, metrics.watch, self._nnrp_port) as self.nnrp,
                 create_web(ground := self._ground(config, engine, metrics), self._packages, self._routes) as web,
                 trio.open_nursery() as nursery,
             ):
@@ -194,6 +198,8 @@ class Application:
 
     def _wrap(self, web: App, config: Config) -> App:
         handler: App = BodyLimit(web, largest=config.max_body_bytes, timeout=config.request_body_timeout_ms / 1000)
+        if self.nnrp is not None:
+            handler = NnrpGate(handler, self.nnrp.service)
         handler = Security(handler, Policy.of(config, loopback=self._loopback))
         if config.trust_proxy:
             handler = TrustedProxies(handler, config.trust_proxy)

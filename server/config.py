@@ -18,10 +18,12 @@ from server.limits import ConfigError, Kind, Section, Setting, networks, parse, 
 if TYPE_CHECKING:
     from sessions.limits import Limits
 
-__all__ = ["FILE_VARIABLE", "SETTINGS", "Config", "ConfigError", "is_loopback", "load"]
+__all__ = ["FILE_VARIABLE", "NNRP_PORT", "SETTINGS", "Config", "ConfigError", "is_loopback", "load"]
 
 FILE_VARIABLE: Final = "MOORLINE_CONFIG"
 """Environment variable naming the TOML file; ``--config`` comes before it."""
+NNRP_PORT: Final = 4171
+"""TCP port of NNRP where nothing else is said (issue 5, Listeners)."""
 _MIB: Final = 2**20
 _DAY_MS: Final = 86_400_000
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#@\s]+\Z")
@@ -424,9 +426,12 @@ class Config:
 
     # NNRP
     nnrp_host: str = setting("127.0.0.1", "Address of the NNRP listeners.", section=Section.NNRP)
+    nnrp_off: bool = setting(
+        False, "Serve no NNRP: neither its ports nor /nnrp on the HTTP port.", section=Section.NNRP
+    )
     nnrp_port: int | None = setting(
         None,
-        "TCP port of NNRP; 4171 by convention. NNRP over TCP is served where this is given.",
+        "TCP port of NNRP. Without it `moorline serve` takes 4171 where that is free; other starts open none.",
         section=Section.NNRP,
         kind=Kind.WHOLE,
         minimum=0,
@@ -446,12 +451,20 @@ class Config:
     )
     nnrp_quic_port: int | None = setting(
         None,
-        "UDP port of NNRP over QUIC.",
+        "UDP port of NNRP over QUIC, with --tls-cert and --tls-key; needs the extra `quic`.",
         section=Section.NNRP,
         kind=Kind.WHOLE,
         minimum=0,
         maximum=65535,
-        served=False,
+        zero="any free port",
+        rule="nnrp-wire 2.4",
+    )
+    nnrp_quic_alpn: str = setting(
+        "nnrp/1",
+        "What QUIC clients must offer; `none` negotiates nothing, for clients that offer nothing.",
+        section=Section.NNRP,
+        choices=("nnrp/1", "none"),
+        rule="nnrp-wire 18 item 13",
     )
     nnrp_runner: str = setting(
         "agent",

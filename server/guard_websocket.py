@@ -19,7 +19,7 @@ from hypercorn.protocol.events import Body, Data, Request, StreamClosed
 from hypercorn.protocol.ws_stream import ASGIWebsocketState, WSStream
 from hypercorn.typing import ConnectionState
 from wsproto.connection import ConnectionState as Framing
-from wsproto.events import CloseConnection, Message, Ping, TextMessage
+from wsproto.events import BytesMessage, CloseConnection, Message, Ping, TextMessage
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
@@ -42,9 +42,11 @@ class GuardedWebSocket(WSStream):
         """Something has come from the peer since the last `ping`."""
         self.peer_close_code: int | None = None
         """What the peer closed with; None while it has not, or when it is just gone."""
-        self._largest = self.config.websocket_max_message_size
-        self._parts: list[Any] = []
-        """Of one message; all of one type."""
+        self.largest = self.config.websocket_max_message_size
+        """Bytes of one message. A route whose protocol allows others says so before it accepts."""
+        self._texts: list[str] = []
+        self._bytes = bytearray()
+        """What has come of one message, in whichever of the two is its type."""
         self._size = 0
         self._deaf = False
         self._accepted = False
@@ -59,10 +61,17 @@ class GuardedWebSocket(WSStream):
 
     async def send_texts(self, texts: Iterable[bytes]) -> None:
         """Send messages, each UTF-8 text, in one write. Nothing happens once the socket is closing."""
+        await self._send_together(TextMessage(data=text.decode()) for text in texts)
+
+    async def send_packets(self, packets: Iterable[bytes]) -> None:
+        """Send binary messages in one write. Nothing happens once the socket is closing."""
+        await self._send_together(BytesMessage(data=each) for each in packets)
+
+    async def _send_together(self, messages: Iterable[Message[Any]]) -> None:
         if self.closed or self.state is not ASGIWebsocketState.CONNECTED:
             return
         try:
-            frames = [self.connection.send(TextMessage(data=text.decode())) for text in texts]
+            frames = [self.connection.send(each) for each in messages]
         except LocalProtocolError:
             # The closing handshake has begun: the peer takes no messages any more.
             return
@@ -110,25 +119,30 @@ class GuardedWebSocket(WSStream):
         self._size += (
             len(event.data) if isinstance(event.data, bytes) or event.data.isascii() else _bytes_of(event.data)
         )
-        if self._size > self._largest:
+        if self._size > self.largest:
             await self._refuse()
             return
-        self._parts.append(event.data)
+        if isinstance(event, TextMessage):
+            if event.data:
+                self._texts.append(event.data)
+        else:
+            self._bytes += event.data
         if event.message_finished:
-            parts, self._parts, self._size = self._parts, [], 0
-            text = isinstance(event, TextMessage)
-            whole: Any = "".join(parts) if text else b"".join(parts)
+            text = "".join(self._texts) if isinstance(event, TextMessage) else None
+            whole = bytes(self._bytes) if text is None else None
+            self._forget()
             assert self.app_put is not None
-            await self.app_put(
-                {"type": "websocket.receive", "bytes": None if text else whole, "text": whole if text else None}
-            )
+            await self.app_put({"type": "websocket.receive", "bytes": whole, "text": text})
 
     async def _refuse(self) -> None:
         self._deaf = True
-        self._parts = []
+        self._forget()
         await self._send_wsproto_event(CloseConnection(code=CloseReason.MESSAGE_TOO_BIG))
         assert self.app_put is not None
         await self.app_put({"type": "websocket.disconnect", "code": int(CloseReason.MESSAGE_TOO_BIG)})
+
+    def _forget(self) -> None:
+        self._texts, self._bytes, self._size = [], bytearray(), 0
 
     async def _take_close(self, event: CloseConnection) -> None:
         if self.connection.state is Framing.REMOTE_CLOSING:

@@ -11,7 +11,7 @@ import trio
 from hypercorn.utils import LifespanFailureError
 
 from server.application import Application
-from server.config import Config
+from server.config import NNRP_PORT, Config
 from server.serve import serve
 from server.telemetry import log, set_up_logging
 
@@ -23,7 +23,7 @@ def run(config: Config) -> int:
     set_up_logging(config.log_level, config.log_format)
     # A second signal that comes when Trio has already let go of them must not spoil the exit code.
     signal.signal(signal.SIGTERM, _die_quietly)
-    application = Application(config)
+    application = Application(config, nnrp_port=NNRP_PORT)
     failures: list[str] = []
     try:
         trio.run(_serve, config, application)

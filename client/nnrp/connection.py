@@ -63,7 +63,9 @@ _HELLO: Final = ClientHello(
 @attrs.frozen(slots=True, kw_only=True)
 class NnrpOptions:
     """Times in seconds. ``dialect`` names the server where it is not a full preview3 one. ``reconnect`` None: a lost
-    connection is the end. ``connect`` opens the stream, for tests and tunnels."""
+    connection is the end. ``connect`` opens the stream of every transport but QUIC, for tests and tunnels. ``ca_file``:
+    whose certificates to trust, in PEM, instead of those of the system. ``one_stream`` and ``datagrams`` are about QUIC: use
+    one stream for everything, as nnrp-rs does; send PING and FRAME_CANCEL as datagrams, which may be lost."""
 
     token: str | None = None
     dialect: Literal["native", "nnrp-py", "nnrp-rs"] = "native"
@@ -79,6 +81,9 @@ class NnrpOptions:
     @property
     def auth(self) -> bytes:
         return b"" if self.token is None else self.token.encode("utf-8")
+    ca_file: str | None = None
+    one_stream: bool = False
+    datagrams: bool = False
 
 
 @attrs.define(slots=True, eq=False)
@@ -95,13 +100,14 @@ class _Opening:
 
 @asynccontextmanager
 async def open_nnrp(url: str, options: NnrpOptions | None = None) -> AsyncIterator[NnrpConnection]:
-    """A connection for the length of an ``async with`` block. ``url``: ``tcp://host:port`` (or ``nnrp://``), ``tls://…``.
+    """A connection for the length of an ``async with`` block. ``url``: ``tcp://host:port`` (or ``nnrp://``), ``tls://…``,
+    ``ws://host:port/nnrp``, ``wss://…``, ``quic://host:port``.
 
     Raises `NnrpConnectionLost` when it cannot be made, `NnrpRefused` when the server refuses the hello. At the end what is
     in flight is cancelled and the connection closed.
     """
     async with trio.open_nursery() as nursery:
-        connection = NnrpConnection(url, options or NnrpOptions())
+        connection = NnrpConnection(url, options or NnrpOptions(), nursery)
         failure = await nursery.start(connection._keep)
         if failure is not None:
             nursery.cancel_scope.cancel()
@@ -120,13 +126,14 @@ class NnrpConnection:
     """Made by `open_nnrp`. Lost, it is made again by itself for as long as a session can be resumed; submits wait meanwhile,
     and operations go on at the server."""
 
-    def __init__(self, url: str, options: NnrpOptions) -> None:
+    def __init__(self, url: str, options: NnrpOptions, nursery: trio.Nursery) -> None:
         self.url = url
         self.credit = CreditQueue()
         self.reconnects = 0
         self._options = options
         self._dialect = _DIALECTS[options.dialect]
         self._link: Link | None = None
+        self._nursery = nursery
         self._sessions: dict[int, NnrpSession] = {}
         self._openings: deque[_Opening] = deque()
         self._pings: deque[trio.Event] = deque()
@@ -318,8 +325,8 @@ class NnrpConnection:
         options = self._options
         try:
             with trio.fail_after(options.open_timeout):
-                stream = await dial(self.url, options.connect)
-        except (OSError, trio.BrokenResourceError, trio.TooSlowError) as error:
+                stream = await dial(self.url, options, self._nursery)
+        except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError, RuntimeError) as error:
             raise NnrpConnectionLost(f"cannot connect to {self.url}: {error}") from error
         return Link(
             stream,

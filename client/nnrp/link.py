@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from client.nnrp.transport import PacketTransport
 from client.nnrp.writer import Writer
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits, Side
@@ -23,6 +24,8 @@ logger = logging.getLogger("moorline.client")
 _READ: Final = 65_536
 _LINGER: Final = 5.0
 """Seconds the last packets may take to go out."""
+_PARTING: Final = 0.5
+"""Seconds for the goodbye of a transport that has one."""
 _SCHEMAS: Final = builtin_registry()
 
 
@@ -85,6 +88,8 @@ class Link:
                 self._timer.cancel()
                 self.writer.end()
                 nursery.cancel_scope.deadline = trio.current_time() + _LINGER
+            if isinstance(self._stream, PacketTransport):
+                await self._part(self._stream)
         finally:
             self._over = True
             self.machine.lose_transport()
@@ -93,6 +98,13 @@ class Link:
                 await trio.aclose_forcefully(self._stream)
             self.done.set()
 
+    async def _part(self, transport: PacketTransport) -> None:
+        with trio.move_on_after(_PARTING):
+            try:
+                await transport.part()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+
     async def _read(self) -> None:
         machine = self.machine
         while not machine.closed:
@@ -100,6 +112,11 @@ class Link:
                 data = await self._stream.receive_some(_READ)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 machine.lose_transport()
+                return
+            except NnrpError as fault:
+                logger.warning("the server sent something that is no packet: %s", fault)
+                machine.receive_violation(fault)
+                self.flush()
                 return
             if not data:
                 machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)

@@ -28,6 +28,7 @@ from server.nnrp.running import Running, answer_at_once
 from server.nnrp.session import ServedSession
 from server.nnrp.submit import Submit
 from server.nnrp.writer import Writer
+from server.nnrp.transport import PacketTransport
 from server.telemetry import log
 from sessions.operation import CancelReason
 
@@ -158,6 +159,12 @@ class Link:
                 machine.lose_transport()
                 return
             if not data:
+            except NnrpError as fault:
+                # The transport carries whole packets, and what came was none.
+                machine.receive_violation(fault)
+                self._note(fault)
+                self.flush()
+                return
                 machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)
                 return
             self._take(data)
@@ -184,12 +191,18 @@ class Link:
 
     async def _part(self) -> None:
         """Say that nothing more comes, and let the peer take in what has come."""
-        if not isinstance(self._stream, trio.SocketStream) or self.machine.end_cause is events.EndCause.TRANSPORT_LOST:
+        stream, cause = self._stream, self.machine.end_cause
+        if cause is events.EndCause.TRANSPORT_LOST:
             return
         with trio.move_on_after(_PARTING):
             try:
-                await self._stream.send_eof()
-                while await self._stream.receive_some(_READ):
+                if isinstance(stream, PacketTransport):
+                    await stream.part(violated=cause is events.EndCause.PROTOCOL_ERROR)
+                    return
+                if not isinstance(stream, trio.SocketStream):
+                    return
+                await stream.send_eof()
+                while await stream.receive_some(_READ):
                     pass
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return

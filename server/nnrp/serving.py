@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import attrs
 import trio
@@ -19,6 +19,7 @@ from server.nnrp.service import NnrpService, open_service
 from server.nnrp.submit import WorkerMaker
 from server.nnrp.workers import AgentWorker, EchoWorker
 from server.shutdown import Drain
+from server.telemetry import log
 
 __all__ = ["NnrpServing", "choose_worker", "serving_nnrp"]
 
@@ -26,50 +27,86 @@ _MARGIN: Final = 0.5
 """Seconds past the drain in which the last packets go out."""
 
 
-@attrs.frozen(slots=True)
+Addresses: TypeAlias = tuple[tuple[str, int], ...]
+
+
+@attrs.define(slots=True)
 class NnrpServing:
     service: NnrpService
-    addresses: tuple[tuple[str, int], ...]
+    addresses: Addresses = ()
     """Where TCP is listened on."""
-    secured: tuple[tuple[str, int], ...] = ()
+    secured: Addresses = ()
     """Where TLS is."""
+    quic: Addresses = ()
+    """Where QUIC is, over UDP."""
 
 
 @asynccontextmanager
 async def serving_nnrp(
-    config: Config, engine: Any, drain: Drain, watch: Callable[[Callable[[], Iterable[Metric]]], None]
+    config: Config,
+    engine: Any,
+    drain: Drain,
+    watch: Callable[[Callable[[], Iterable[Metric]]], None],
+    default_port: int | None = None,
 ) -> AsyncIterator[NnrpServing | None]:
-    """Serve NNRP as the configuration says; None where it asks for no listener. ``watch`` takes the gauges.
+    """Serve NNRP as the configuration says; None where it says not to. ``watch`` takes the gauges.
+
+    A port that is asked for and cannot be bound is an ``OSError``; ``default_port``, tried where no TCP port is named, is a
+    line in the log then, because nobody has asked for it. Raises ``RuntimeError`` where others could reach a listener without
+    a token, where TLS or QUIC has no certificate, and where QUIC's library is not installed.
 
     When the drain begins, or the block ends, nothing new is accepted, clients are told with CLOSE, and operations in flight
-    have the policy's ``drain_timeout``; then what is left is cancelled. Raises ``OSError`` when a port cannot be bound, ``RuntimeError`` where others could
-    reach it without a token, or TLS has no certificate.
+    have the policy's ``drain_timeout``; then what is left is cancelled.
     """
-    if config.nnrp_port is None and config.nnrp_tls_port is None:
+    if config.nnrp_off:
         yield None
         return
-    if config.token is None and not is_loopback(config.nnrp_host):
-        raise RuntimeError("NNRP on an address others can reach needs a token: set MOORLINE_TOKEN (ACP-250)")
-    if config.nnrp_tls_port is not None and config.tls_cert is None:
-        raise RuntimeError("--nnrp-tls-port needs --tls-cert and --tls-key")
+    _check(config, default_port)
     policy = _policy(config)
     async with open_service(policy, choose_worker(config, engine)) as service, trio.open_nursery() as nursery:
         watch(service.gauges)
-        addresses: list[tuple[str, int]] = []
-        secured: list[tuple[str, int]] = []
-        if config.nnrp_port is not None:
-            addresses = await nursery.start(listen_tcp, service, config.nnrp_host, config.nnrp_port)
-        if config.nnrp_tls_port is not None and config.tls_cert is not None and config.tls_key is not None:
-            listen = partial(listen_tcp, tls=tls_context(config.tls_cert, config.tls_key))
-            secured = await nursery.start(listen, service, config.nnrp_host, config.nnrp_tls_port)
+        serving = NnrpServing(service)
+        await _listen(serving, nursery, config, default_port)
         nursery.start_soon(_drain, service, drain)
         try:
-            yield NnrpServing(service, tuple(addresses), tuple(secured))
+            yield serving
         finally:
             service.begin_drain()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + policy.limits.drain_timeout + _MARGIN):
                 await service.wait_quiet()
             nursery.cancel_scope.cancel()
+
+
+def _check(config: Config, default_port: int | None) -> None:
+    ports = (config.nnrp_port, config.nnrp_tls_port, config.nnrp_quic_port, default_port)
+    if any(each is not None for each in ports) and config.token is None and not is_loopback(config.nnrp_host):
+        raise RuntimeError("NNRP on an address others can reach needs a token: set MOORLINE_TOKEN (ACP-250)")
+    if config.tls_cert is None:
+        for flag, port in (("--nnrp-tls-port", config.nnrp_tls_port), ("--nnrp-quic-port", config.nnrp_quic_port)):
+            if port is not None:
+                raise RuntimeError(f"{flag} needs --tls-cert and --tls-key")
+
+
+async def _listen(serving: NnrpServing, nursery: trio.Nursery, config: Config, default_port: int | None) -> None:
+    service, host = serving.service, config.nnrp_host
+    if config.nnrp_port is not None:
+        serving.addresses = tuple(await nursery.start(listen_tcp, service, host, config.nnrp_port))
+    elif default_port is not None:
+        try:
+            serving.addresses = tuple(await nursery.start(listen_tcp, service, host, default_port))
+        except* OSError as failures:
+            log.warning("nnrp_port_taken", host=host, port=default_port, reason=str(failures.exceptions[0]))
+    if config.tls_cert is None or config.tls_key is None:
+        return
+    if config.nnrp_tls_port is not None:
+        listen = partial(listen_tcp, tls=tls_context(config.tls_cert, config.tls_key))
+        serving.secured = tuple(await nursery.start(listen, service, host, config.nnrp_tls_port))
+    if config.nnrp_quic_port is not None:
+        from server.nnrp.quic_listener import listen_quic
+
+        alpn = None if config.nnrp_quic_alpn == "none" else config.nnrp_quic_alpn
+        quic = partial(listen_quic, certificate=config.tls_cert, key=config.tls_key, alpn=alpn)
+        serving.quic = tuple(await nursery.start(quic, service, host, config.nnrp_quic_port))
 
 
 def choose_worker(config: Config, engine: Any) -> WorkerMaker:

@@ -116,7 +116,7 @@ async def serving_nnrp(
 class Peer:
     """A client by hand. What is received is decoded strictly, with the features its session was granted."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self.features: dict[int, OperationFeatures] = {}
         self.hints: list[Packet] = []

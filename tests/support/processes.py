@@ -74,7 +74,8 @@ async def running(
 ) -> AsyncIterator[Process]:
     """``python -m <command>`` until it listens or ends; killed with its process group at the end of the block."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MOORLINE_", "QWEN_"))}
-    env |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **(environ or {})}
+    # Never a fixed port: another server of the suite, or of somebody else, may have it.
+    env |= {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "MOORLINE_NNRP_PORT": "0", **(environ or {})}
     process = await trio.lowlevel.open_process(
         [sys.executable, "-m", *command],
         stdout=subprocess.PIPE,

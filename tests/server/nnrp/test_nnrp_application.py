@@ -16,7 +16,7 @@ from client.nnrp import NnrpClientError, NnrpOperationEnded, NnrpOptions, open_n
 from protocol.nnrp.enums import OperationState, StopReason, TokenChannel
 from server.application import Application
 from server.cli import main
-from server.config import Config
+from server.config import NNRP_PORT, Config
 from server.nnrp.serving import NnrpServing
 from sessions.errors import SessionLimitExceeded
 from tests.support.certificates import make_certificate
@@ -33,10 +33,32 @@ async def serving(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Applic
 
 
 async def test_without_a_port_nothing_listens(tmp_path: Path) -> None:
-    """docs/nnrp.md: NNRP over TCP is served where --nnrp-port is given."""
+    """docs/nnrp.md: a program that embeds the application opens no port it did not name; --nnrp-off serves no NNRP at all."""
     application = Application(Config(workspace=(str(tmp_path),)))
     async with application.running():
+        assert application.nnrp is not None
+        assert application.nnrp.addresses == ()
+    application = Application(Config(workspace=(str(tmp_path),), nnrp_off=True), nnrp_port=0)
+    async with application.running():
         assert application.nnrp is None
+
+
+async def test_the_default_port(tmp_path: Path) -> None:
+    """Issue 5, Listeners: TCP is served on a default port; taken, it is a line in the log, where one that was asked for is an
+    error. 4171 itself is not tried here: somebody may have it."""
+    assert NNRP_PORT == 4171
+    first = Application(Config(workspace=(str(tmp_path),)), nnrp_port=0)
+    async with first.running():
+        assert first.nnrp is not None
+        ((_, taken),) = first.nnrp.addresses
+        second = Application(Config(workspace=(str(tmp_path),)), nnrp_port=taken)
+        async with second.running():
+            assert second.nnrp is not None
+            assert second.nnrp.addresses == ()
+        asked = Application(Config(workspace=(str(tmp_path),), nnrp_port=taken))
+        with pytest.RaisesGroup(OSError, flatten_subgroups=True, allow_unwrapped=True):
+            async with asked.running():
+                pass
 
 
 async def test_an_agent_answers_in_token_chunks(tmp_path: Path) -> None:

@@ -1,0 +1,224 @@
+"""The same connection over every transport (nnrp-wire 2; nnrp-extensions, WebSocket): what holds on one holds on all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from client.nnrp import NnrpOperationEnded, open_nnrp
+from protocol.nnrp.enums import (
+    CancelScopeKind,
+    ErrorCode,
+    FlowFlags,
+    FlowScope,
+    MessageType,
+    OperationState,
+    SessionFlags,
+    SessionStatus,
+    UpdateReason,
+)
+from protocol.nnrp.extensions import ALL_FEATURES
+from protocol.nnrp.machines.connection import ConnectionLimits
+from protocol.nnrp.messages import Error, FlowUpdate, Ping, SessionOpenAck, TransportProbe, TransportProbeAck
+from protocol.nnrp.vendor import ResumeFrom
+from server.nnrp.policy import ServingPolicy
+from tests.support.nnrp import HELLO, OPEN, Peer, raw, text_of, token_of
+from tests.support.nnrp_transports import TRANSPORTS, Place, serving_everywhere
+
+RESUMABLE = OPEN.replace(requested_session_id=5, session_flags=SessionFlags.ALLOW_RESUME)
+PAIRS = [(lost, resumed) for lost in ("tcp", "ws", "quic") for resumed in ("tcp", "ws", "quic") if lost != resumed]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_everything_a_session_does(tmp_path: Path, transport: str) -> None:
+    """Issue 5, Listeners: hello, sessions, results in parts, large payloads, cancel, ping and close on each of them."""
+    async with serving_everywhere(tmp_path) as place:
+        async with open_nnrp(place.urls[transport], place.options) as connection:
+            first, second = await connection.open_session(), await connection.open_session()
+            assert (await first.request(b"hello")).data == b"hello"
+            assert [each.data async for each in await first.submit(b"partial=4;abcdefgh")] == [
+                b"part",
+                b"ial=4",
+                b";abc",
+                b"defgh",
+            ]
+            large = bytes(range(256)) * 4096
+            assert (await second.request(large)).data == large
+            held = await first.submit(b"sleep=60000;")
+            first.cancel(CancelScopeKind.SESSION)
+            with pytest.raises(NnrpOperationEnded) as ended:
+                await held.result()
+            assert ended.value.state is OperationState.CANCELLED
+            assert await connection.ping() >= 0
+            await second.close()
+            assert (await first.request(b"goes on")).data == b"goes on"
+            (link,) = place.service.links
+            assert link.transport == {"ws": "websocket", "wss": "websocket"}.get(transport, transport)
+        await place.wait_until(lambda: not place.service.links)
+    assert place.service.violations == 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_probe_is_answered_before_the_hello(tmp_path: Path, transport: str) -> None:
+    """nnrp-wire 2.7, 7.18: 32 KiB of padding, the id comes back; a hello may follow on the same connection."""
+    async with serving_everywhere(tmp_path) as place, place.peer(transport, hello=False) as peer:
+        for number in (7, 8):
+            await peer.send(TransportProbe(number, 32_768, 1), b"P" * 32_768)
+            answer = (await peer.receive(MessageType.TRANSPORT_PROBE_ACK)).metadata
+            assert isinstance(answer, TransportProbeAck)
+            assert answer.probe_id == number
+        await peer.send(HELLO)
+        await peer.receive(MessageType.SERVER_HELLO_ACK)
+
+
+@pytest.mark.parametrize(("lost", "resumed"), PAIRS)
+async def test_a_session_is_resumed_on_another_transport(tmp_path: Path, lost: str, resumed: str) -> None:
+    """Issue 5, Resume: lost on one listener, resumed on another; what ran meanwhile is delivered there, once (nnrp-wire
+    13.7)."""
+    async with serving_everywhere(tmp_path) as place:
+        async with place.peer(lost) as peer:
+            token = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+            await peer.submit(1, b"one", session_id=5)
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"one"
+            await peer.submit(2, b"sleep=150;two", session_id=5)
+            await place.wait_until(lambda: place.service.statistics().operations == 1)
+        await place.wait_until(lambda: not place.service.links)
+        async with place.peer(resumed) as peer:
+            answer = await peer.open(
+                RESUMABLE, token=token, features=ALL_FEATURES, resume_from=ResumeFrom(resume_from_operation_id=1)
+            )
+            assert isinstance(answer.metadata, SessionOpenAck)
+            assert answer.metadata.session_status is SessionStatus.RESUMED
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=150;two"
+            await peer.submit(3, b"three", session_id=5)
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"three"
+            await peer.nothing_comes()
+
+
+async def test_connections_that_never_say_hello(tmp_path: Path) -> None:
+    """C-077: all of them are closed within the handshake timeout, over every transport; a proper client works meanwhile.
+    Every second has sent half a CLIENT_HELLO."""
+    half = raw(HELLO)[:20]
+    policy = ServingPolicy(limits=ConnectionLimits(handshake_timeout=1.5))
+    closed: list[str] = []
+
+    async def stay_silent(place: Place, transport: str, number: int, ready: trio.Event) -> None:
+        async with place.stream(transport) as stream:
+            if number % 2 and transport in ("tcp", "tls"):
+                await stream.send_all(half)
+            ready.set()
+            try:
+                while await stream.receive_some(4096):
+                    pass
+            except trio.BrokenResourceError:
+                pass
+            closed.append(transport)
+
+    counts = {"tcp": 100, "tls": 20, "ws": 20, "quic": 20}
+    async with serving_everywhere(tmp_path, policy) as place:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for transport, count in counts.items():
+                    for number in range(count):
+                        nursery.start_soon(stay_silent, place, transport, number, trio.Event())
+                for transport in counts:
+                    async with open_nnrp(place.urls[transport], place.options) as connection:
+                        assert (await (await connection.open_session()).request(b"x")).data == b"x"
+        await place.wait_until(lambda: not place.service.links)
+    assert {each: closed.count(each) for each in counts} == counts
+
+
+VALID = FlowFlags.CREDIT_VALID
+
+
+def flow(scope: FlowScope, reason: UpdateReason, epoch: int, credit: int = 4, *, operation_id: int = 0) -> FlowUpdate:
+    return FlowUpdate(
+        scope_kind=scope,
+        update_reason=reason,
+        credit_epoch=epoch,
+        connection_credit=credit if scope is FlowScope.CONNECTION else 0,
+        session_credit=credit if scope is FlowScope.SESSION else 0,
+        operation_credit=credit if scope is FlowScope.OPERATION else 0,
+        operation_id=operation_id,
+        flow_flags=VALID,
+    )
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_old_credit_news_is_ignored(tmp_path: Path, transport: str) -> None:
+    """C-079, where the server accepts updates: epoch 5 stops results, epoch 4 changes nothing, epoch 6 lets go."""
+    session = FlowScope.SESSION
+    async with serving_everywhere(tmp_path) as place, place.peer(transport) as peer:
+        await peer.open()
+        await peer.send(flow(session, UpdateReason.PAUSE, 5), session_id=1)
+        await peer.send(flow(session, UpdateReason.GRANT, 4), session_id=1)
+        await settled(peer)
+        await peer.submit(1, b"sleep=1;held")
+        await peer.nothing_comes()
+        await peer.send(flow(session, UpdateReason.RESUME, 6), session_id=1)
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=1;held"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_epochs_are_counted_per_scope(tmp_path: Path, transport: str) -> None:
+    """C-082: session X epoch 10, connection epoch 3, session Y epoch 1, operation 7 epoch 1: all four are applied."""
+    grant = UpdateReason.GRANT
+    async with serving_everywhere(tmp_path) as place, place.peer(transport) as peer:
+        for number in (1, 2):
+            await peer.open(OPEN.replace(requested_session_id=number))
+        await peer.submit(7, b"sleep=60000;", session_id=2)
+        await peer.send(flow(FlowScope.SESSION, grant, 10, 3), session_id=1)
+        await peer.send(flow(FlowScope.CONNECTION, grant, 3, 8))
+        await peer.send(flow(FlowScope.SESSION, grant, 1, 2), session_id=2)
+        await peer.send(flow(FlowScope.OPERATION, grant, 1, 1, operation_id=7), session_id=2)
+        await settled(peer)
+        (link,) = place.service.links
+        machine = link.machine
+        first, second = machine.sessions[1], machine.sessions[2]
+        windows = [first.reverse, machine.reverse, second.reverse, second.operation_window(7, reverse=True)]
+        assert [None if each is None else each.limit for each in windows] == [3, 8, 2, 1]
+        assert machine.counters.stale_updates == 0
+
+
+MALFORMED = {
+    "connection scope, session id": (5, flow(FlowScope.CONNECTION, UpdateReason.PAUSE, 9), None),
+    "session scope, operation id": (1, flow(FlowScope.SESSION, UpdateReason.PAUSE, 9, operation_id=9), None),
+    "operation scope, no operation": (1, flow(FlowScope.OPERATION, UpdateReason.PAUSE, 9), None),
+    "scope 7": (1, flow(FlowScope.SESSION, UpdateReason.PAUSE, 9), (40, 7)),
+    "flow flag 4": (1, flow(FlowScope.SESSION, UpdateReason.PAUSE, 9), (68, 0x11)),
+    "reserved byte": (1, flow(FlowScope.SESSION, UpdateReason.PAUSE, 9), (43, 1)),
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_malformed_flow_updates_change_nothing(tmp_path: Path, transport: str) -> None:
+    """C-083: each is answered with malformed_body and pauses nothing, and a valid update behind it works. Where the fault is
+    in the connection's scope, it ends the connection (nnrp-wire 15); so every case has a connection of its own."""
+    policy = ServingPolicy(strict=True)
+    async with serving_everywhere(tmp_path, policy) as place:
+        for name, (session_id, update, change) in MALFORMED.items():
+            async with place.peer(transport) as peer:
+                await peer.open()
+                packet = bytearray(raw(update, session_id=session_id))
+                if change is not None:
+                    packet[change[0]] = change[1]
+                await peer.stream.send_all(bytes(packet))
+                error = (await peer.receive(MessageType.ERROR)).metadata
+                assert isinstance(error, Error), name
+                assert error.error_code == ErrorCode.MALFORMED_BODY, name
+                if error.is_fatal:
+                    continue
+                await peer.submit(1, b"sleep=1;a")
+                assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=1;a", name
+                await peer.send(flow(FlowScope.SESSION, UpdateReason.PAUSE, 1), session_id=1)
+                await settled(peer)
+                await peer.submit(2, b"sleep=1;b")
+                await peer.nothing_comes()
+
+
+async def settled(peer: Peer) -> None:
+    """The server has acted on everything before this: what is on one stream is carried out in order."""
+    await peer.send(Ping())
+    await peer.receive(MessageType.PONG)
