@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from client.nnrp.attaching import NnrpTicket, attach_session, nnrp_ticket
 from client.nnrp.background import Background, BackgroundEvent
+from client.nnrp.cache import Lease, NnrpCache, ObjectVersion, object_dependency, schema_dependency
 from client.nnrp.connection import NnrpConnection, NnrpOptions, open_nnrp
 from client.nnrp.errors import (
+    NnrpCacheRefused,
     NnrpClientError,
     NnrpConnectionLost,
     NnrpOperationEnded,
@@ -18,12 +20,15 @@ from client.nnrp.errors import (
     NnrpSessionOver,
 )
 from client.nnrp.results import Result
-from client.nnrp.session import NnrpSession
+from client.nnrp.session import NnrpSession, SubmitOptions
 from client.nnrp.submission import Submission
 
 __all__ = [
     "Background",
     "BackgroundEvent",
+    "Lease",
+    "NnrpCache",
+    "NnrpCacheRefused",
     "NnrpClientError",
     "NnrpConnection",
     "NnrpConnectionLost",
@@ -34,9 +39,13 @@ __all__ = [
     "NnrpSession",
     "NnrpSessionOver",
     "NnrpTicket",
+    "ObjectVersion",
     "Result",
     "Submission",
+    "SubmitOptions",
     "attach_session",
     "nnrp_ticket",
+    "object_dependency",
     "open_nnrp",
+    "schema_dependency",
 ]

@@ -36,7 +36,7 @@ from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.session import Delivery
-from protocol.nnrp.messages import ClientHello, Error, ResultPush, SessionOpen, SessionOpenAck
+from protocol.nnrp.messages import ClientHello, Error, ResultHint, ResultPush, SessionOpen, SessionOpenAck
 from protocol.nnrp.vendor import ResumeFrom
 
 __all__ = ["NnrpConnection", "NnrpOptions", "open_nnrp"]
@@ -59,6 +59,10 @@ _HELLO: Final = ClientHello(
     max_cache_bytes=8 * 1024 * 1024,
 )
 
+_FLAGS: Final = (
+    SessionFlags.ALLOW_SCHEMA_OVERRIDE | SessionFlags.ALLOW_BACKGROUND_RESULTS | SessionFlags.ALLOW_CACHE_LEASES
+)
+
 
 @attrs.frozen(slots=True, kw_only=True)
 class NnrpOptions:
@@ -76,14 +80,14 @@ class NnrpOptions:
     idle_timeout: float = 120.0
     reconnect: ReconnectPolicy | None = attrs.field(factory=lambda: ReconnectPolicy(base=0.2, give_up_after=120.0))
     connect: Connect | None = None
+    ca_file: str | None = None
+    one_stream: bool = False
+    datagrams: bool = False
     random: random.Random = attrs.field(factory=random.Random)
 
     @property
     def auth(self) -> bytes:
         return b"" if self.token is None else self.token.encode("utf-8")
-    ca_file: str | None = None
-    one_stream: bool = False
-    datagrams: bool = False
 
 
 @attrs.define(slots=True, eq=False)
@@ -128,12 +132,12 @@ class NnrpConnection:
 
     def __init__(self, url: str, options: NnrpOptions, nursery: trio.Nursery) -> None:
         self.url = url
+        self._nursery = nursery
         self.credit = CreditQueue()
         self.reconnects = 0
         self._options = options
         self._dialect = _DIALECTS[options.dialect]
         self._link: Link | None = None
-        self._nursery = nursery
         self._sessions: dict[int, NnrpSession] = {}
         self._openings: deque[_Opening] = deque()
         self._pings: deque[trio.Event] = deque()
@@ -172,7 +176,8 @@ class NnrpConnection:
         deadline_ms: int = 0,
         features: OperationFeatures | None = None,
         session_id: int = 0,
-        flags: SessionFlags = SessionFlags.ALLOW_SCHEMA_OVERRIDE | SessionFlags.ALLOW_BACKGROUND_RESULTS,
+        lease_ttl_ms: int = 0,
+        flags: SessionFlags = _FLAGS,
         token: bytes = b"",
         last_event_id: int = 0,
     ) -> NnrpSession:
@@ -193,6 +198,7 @@ class NnrpConnection:
             schema_version=schema[1],
             default_deadline_ms=deadline_ms,
             max_in_flight_operations=max_in_flight,
+            lease_ttl_hint_ms=lease_ttl_ms,
             client_session_tag=session_id,
         )
         opening = _Opening(request, last_event_id=last_event_id)
@@ -228,7 +234,11 @@ class NnrpConnection:
         if self._link is not None:
             await self._link.writer.wait_room()
 
-    # For the sessions
+    # For the sessions and the caches
+
+    def need_machine(self) -> Connection:
+        """Raises `NnrpConnectionLost` while there is no connection."""
+        return self._need_link().machine
 
     def write(self, parts: Iterable[Buffer]) -> None:
         """Queue packets behind what the machine has queued."""
@@ -463,6 +473,17 @@ class NnrpConnection:
     def _on_flow(self, event: events.FlowReceived) -> None:
         self.credit.changed()
 
+    def _on_hint(self, event: events.HintReceived) -> None:
+        session, hint = event.session, event.packet.metadata
+        assert isinstance(hint, ResultHint)
+        if session is not None and isinstance(session.attachment, NnrpSession):
+            session.attachment.take_hint(hint, event.packet.header.frame_id)
+
+    def _on_cache_answer(self, event: events.CacheAnswered) -> None:
+        session = None if event.session is None else event.session.attachment
+        if isinstance(session, NnrpSession):
+            session.cache.answered(event.packet)
+
     def _on_pong(self, event: events.PongReceived) -> None:
         if self._pings:
             self._pings.popleft().set()
@@ -525,6 +546,7 @@ class NnrpConnection:
         self._ready.set()
         for session in list(self._sessions.values()):
             if session.resumable and not self._closing and self._options.reconnect is not None:
+                session.cache.fail(error)
                 session.detach()
             else:
                 session.fail(error)
@@ -546,6 +568,8 @@ _ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {
     events.DropReceived: NnrpConnection._on_drop,
     events.BackgroundReceived: NnrpConnection._on_background,
     events.FlowReceived: NnrpConnection._on_flow,
+    events.HintReceived: NnrpConnection._on_hint,
+    events.CacheAnswered: NnrpConnection._on_cache_answer,
     events.PongReceived: NnrpConnection._on_pong,
     events.SessionCloseProgress: NnrpConnection._on_close_progress,
 }

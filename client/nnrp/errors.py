@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from protocol.nnrp.enums import OperationState
+from typing import Final
+
+from protocol.nnrp.enums import CacheErrorCode, ErrorCode, OperationState, SchemaErrorCode, SessionErrorCode
 
 __all__ = [
+    "NnrpCacheRefused",
     "NnrpClientError",
     "NnrpConnectionLost",
     "NnrpOperationEnded",
@@ -12,6 +15,9 @@ __all__ = [
     "NnrpResultsLost",
     "NnrpSessionOver",
 ]
+
+_FAMILIES: Final = (ErrorCode, SessionErrorCode, CacheErrorCode, SchemaErrorCode)
+_NAMES: Final = {int(each): each.name.lower() for family in _FAMILIES for each in family}
 
 
 class NnrpClientError(Exception):
@@ -37,6 +43,14 @@ class NnrpSessionOver(NnrpClientError):
 
 class NnrpResultsLost(NnrpClientError):
     """Results of this operation are gone: the server held them no longer, or nobody took them here in time."""
+
+
+class NnrpCacheRefused(NnrpClientError):
+    """The server did not store the object, or install the schema. ``code`` is its stable code (nnrp-wire 12.6, 12.7, 12.9)."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"refused: {_NAMES.get(code, 'unknown code')} ({code:#010x})")
+        self.code = code
 
 
 class NnrpOperationEnded(NnrpClientError):

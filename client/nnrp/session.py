@@ -8,11 +8,14 @@ import attrs
 import trio
 
 from client.nnrp.background import Background
-from client.nnrp.errors import NnrpClientError, NnrpOperationEnded, NnrpSessionOver
+from client.nnrp.cache import Lease, NnrpCache
+from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpOperationEnded, NnrpSessionOver
+from client.nnrp.references import refer
 from client.nnrp.results import Result
 from client.nnrp.submission import Submission
 from protocol.layout import Buffer
 from protocol.nnrp.enums import (
+    BudgetPolicy,
     CancelReason,
     CancelScopeKind,
     CloseReason,
@@ -20,6 +23,7 @@ from protocol.nnrp.enums import (
     ExtensionKind,
     HeaderFlags,
     InFlightPolicy,
+    OperationFeatures,
     OperationPriority,
     PayloadKind,
     PriorityClass,
@@ -28,7 +32,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Session
-from protocol.nnrp.messages import FrameCancel, FrameSubmit, SessionOpen
+from protocol.nnrp.messages import FrameCancel, FrameSubmit, ResultHint, SessionOpen
 from protocol.nnrp.packet import BodyLike, encode_parts
 from protocol.nnrp.regions import ExtensionFrame, Regions, TypedPayload
 from protocol.nnrp.vendor import SubmitContext
@@ -57,12 +61,18 @@ class SubmitOptions:
     priority: PriorityClass | None = None
     deadline_ms: int = 0
     supersedes: int = 0
+    budget_policy: BudgetPolicy = BudgetPolicy(0)  # noqa: RUF009  # an immutable number
+    """How the operation may end when its time is over (nnrp-wire 12.5); needs no extension."""
+    objects: tuple[Lease, ...] = ()
+    """Cached objects it refers to; needs no extension either, unless versions are to be checked."""
 
     @property
     def plain(self) -> bool:
-        return self == _PLAIN
+        """Whether nothing here needs a submit_context."""
+        return attrs.evolve(self, objects=(), budget_policy=_NO_BUDGET) == _PLAIN
 
 
+_NO_BUDGET = BudgetPolicy(0)
 _PLAIN = SubmitOptions()
 
 
@@ -91,6 +101,10 @@ class NnrpSession:
         self.last_event_id = last_event_id
         self.background = Background()
         """What others do in this session, where the server lets it be shared."""
+        self.cache = NnrpCache(connection, self._stored_in)
+        """Objects and schemas that the server keeps for this session."""
+        self.hint: ResultHint | None = None
+        """What the server has last said of how it is faring."""
         self._connection = connection
         self._token = token
         self._over: NnrpClientError | None = None
@@ -220,12 +234,19 @@ class NnrpSession:
             return
         self._over = error
         self._token = b""
+        self.cache.fail(error)
         self._closed.set()
         self.background.finish(None if isinstance(error, NnrpSessionOver) else error)
         for operation in self._live():
             if isinstance(sent := operation.attachment, Sent):
                 sent.submission.finish(error)
         self._connection.forget(self, error)
+
+    def take_hint(self, hint: ResultHint, frame_id: int) -> None:
+        self.hint = hint
+        operation = self.machine.operations.of_frame(frame_id) if frame_id and self.machine.in_flight else None
+        if operation is not None and isinstance(sent := operation.attachment, Sent):
+            sent.submission.hint = hint
 
     def detach(self) -> None:
         self._attached = False
@@ -257,6 +278,12 @@ class NnrpSession:
     def _live(self) -> list[Operation]:
         return list(self.machine.operations) if self.machine.in_flight else []
 
+    def _stored_in(self) -> Session:
+        self._check()
+        if not self._attached:
+            raise NnrpConnectionLost("the session is being resumed")
+        return self.machine
+
     def _check(self) -> None:
         if self._over is not None:
             raise self._over
@@ -266,6 +293,13 @@ class NnrpSession:
         machine = self._connection.machine
         assert machine is not None  # held back while there is none
         session = self.machine
+        if options.budget_policy:
+            metadata = metadata.replace(budget_policy=options.budget_policy)
+        if options.objects:
+            if not isinstance(body, Regions):
+                raise ValueError("references need a region body")
+            versions = session.terms.grants(OperationFeatures.CACHE_SEMANTICS)
+            metadata, body = refer(metadata, body, options.objects, versions=versions)
         context = None
         if not options.plain:
             context = SubmitContext(

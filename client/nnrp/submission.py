@@ -11,6 +11,7 @@ import trio
 from client.nnrp.errors import NnrpClientError, NnrpResultsLost
 from client.nnrp.results import Result, size_of
 from protocol.nnrp.machines.operation import Operation
+from protocol.nnrp.messages import ResultHint
 
 __all__ = ["MAX_KEPT", "Submission"]
 
@@ -28,6 +29,8 @@ class Submission:
     def __init__(self, operation: Operation, cancel: Callable[[], None]) -> None:
         self.operation = operation
         self.partials = 0
+        self.hint: ResultHint | None = None
+        """What the server has said of how this one is faring, ahead of its end."""
         self._cancel = cancel
         self._kept: deque[Result] = deque()
         self._kept_bytes = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ from protocol.nnrp.messages import FrameSubmit, ResultPush
 from protocol.nnrp.regions import InlineObject, Regions
 from protocol.nnrp.tensor import TensorBody, TensorSection, TileIds, parse_sections, parse_tile_index
 
-__all__ = ["bind_result_objects", "bind_submit_objects"]
+__all__ = ["bind_result_objects", "bind_submit_objects", "resolve_submit_objects"]
 
 SLOTS = (
     ObjectKind.CAMERA_BLOCK,
@@ -75,6 +75,18 @@ def bind_submit_objects(metadata: FrameSubmit, regions: Regions, *, strict: bool
         _sections(metadata, inline, referenced, strict, at),
         camera,
     )
+
+
+def resolve_submit_objects(metadata: FrameSubmit, regions: Regions, objects: Mapping[ObjectKind, Buffer]) -> TensorBody:
+    """The tensor of a submit whose slots are partly ``objects``, the contents of what it refers to. Raises NnrpError where
+    they do not fit its metadata."""
+    inline = _inline_slots(regions.inline_objects, SLOTS, 0)
+    found = {kind: (content, 0) for kind, content in objects.items() if kind in SLOTS} | inline
+    camera, _ = found.get(ObjectKind.CAMERA_BLOCK, (b"", 0))
+    index, _ = found.get(ObjectKind.TILE_INDEX_BLOCK, (b"", 0))
+    count, base = metadata.tile_count, metadata.tile_base_id
+    ids = parse_tile_index(index, mode=metadata.tile_index_mode, tile_count=count, tile_base_id=base)
+    return TensorBody(ids, _sections(metadata, found, set(), True, 0), camera)
 
 
 def _submit_references(metadata: FrameSubmit, references: Iterable[ObjectReference], at: int) -> set[ObjectKind]:

@@ -20,6 +20,7 @@ from protocol.nnrp.machines.reading import cancel_scope
 from protocol.nnrp.messages import FrameSubmit
 from protocol.nnrp.packet import RawPacket
 from protocol.nnrp.splitter import Splitter
+from server.nnrp.cache_metrics import log_invalidation, log_put
 from server.nnrp.hello import answer_hello
 from server.nnrp.migrating import answer_migrate
 from server.nnrp.opening import open_session
@@ -27,8 +28,8 @@ from server.nnrp.policy import Principal
 from server.nnrp.running import Running, answer_at_once
 from server.nnrp.session import ServedSession
 from server.nnrp.submit import Submit
-from server.nnrp.writer import Writer
 from server.nnrp.transport import PacketTransport
+from server.nnrp.writer import Writer
 from server.telemetry import log
 from sessions.operation import CancelReason
 
@@ -158,13 +159,13 @@ class Link:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 machine.lose_transport()
                 return
-            if not data:
             except NnrpError as fault:
                 # The transport carries whole packets, and what came was none.
                 machine.receive_violation(fault)
                 self._note(fault)
                 self.flush()
                 return
+            if not data:
                 machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)
                 return
             self._take(data)
@@ -362,6 +363,14 @@ def _act_on_migrate(link: Link, event: events.MigrateReceived, now: float) -> No
     answer_migrate(link, event, now)
 
 
+def _act_on_put(link: Link, event: events.CachePutDone, now: float) -> None:
+    log_put(event)
+
+
+def _act_on_invalidation(link: Link, event: events.CacheInvalidated, now: float) -> None:
+    log_invalidation(event)
+
+
 def _act_on_flow(link: Link, event: events.FlowReceived, now: float) -> None:
     flow, link._flow = link._flow, trio.Event()
     flow.set()
@@ -376,6 +385,8 @@ _ACTS: Final[dict[type, Callable[[Link, Any, float], None]]] = {
     events.SessionCloseProgress: _act_on_close,
     events.PatchReceived: _act_on_patch,
     events.MigrateReceived: _act_on_migrate,
+    events.CachePutDone: _act_on_put,
+    events.CacheInvalidated: _act_on_invalidation,
     events.FlowReceived: _act_on_flow,
 }
 """What is not here was answered or applied by the machine already."""

@@ -14,8 +14,10 @@ from protocol.nnrp.enums import BackpressureLevel, CloseReason, PriorityClass, R
 from protocol.nnrp.errors import NnrpError, NnrpLocalError
 from protocol.nnrp.machines.schemas import SchemaRegistry, builtin_registry
 from protocol.nnrp.machines.session import Session
+from protocol.nnrp.machines.store import ObjectStore
 from server.metrics import gauge, total
 from server.nnrp.backpressure import FlowOrder, announce, greet, order, order_of_level
+from server.nnrp.cache_metrics import CacheTotals, cache_gauges
 from server.nnrp.driver import Link
 from server.nnrp.policy import Principal, ServingPolicy
 from server.nnrp.registry import Registry
@@ -23,6 +25,7 @@ from server.nnrp.running import Running, refuse, ticket_of
 from server.nnrp.scheduler import Admission
 from server.nnrp.session import ServedSession
 from server.nnrp.submit import Submit, Worker, WorkerMaker
+from server.nnrp.turn_metrics import turn_gauges
 from server.nnrp.turns import Turns
 from server.telemetry import log
 from sessions.operation import CancelReason
@@ -58,6 +61,8 @@ class NnrpService:
         self.interactive = 0
         """Sessions of class interactive."""
         self.flow_updates = 0
+        self.caches = CacheTotals()
+        """Of the caches that are over."""
         self._drain = trio.Event()
         self._quiet = trio.Event()
         self.refused_connections = 0
@@ -83,6 +88,7 @@ class NnrpService:
             await link.run()
         finally:
             self.links.discard(link)
+            self._count_store(link.machine.store)
             if not self.links:
                 quiet, self._quiet = self._quiet, trio.Event()
                 quiet.set()
@@ -154,6 +160,10 @@ class NnrpService:
         else:
             greet(link, session, self.turns.pressure.level, now)
 
+    def _count_store(self, store: ObjectStore | None) -> None:
+        if store is not None:
+            self.caches = self.caches.plus([store.cache.statistics()], over=True)
+
     def _tell_pressure(self) -> None:
         level, waiting = self.turns.pressure.level, self.turns.scheduler.waiting
         tell = log.info if level is BackpressureLevel.NONE else log.warning
@@ -177,6 +187,7 @@ class NnrpService:
         self.interactive -= session.machine.terms.priority is PriorityClass.INTERACTIVE
         self.registry.forget(session)
         session.cancel_all(reason)
+        self._count_store(session.machine.store)
         session.link = None
         session.journal = None
         if session.worker is not None:
@@ -232,7 +243,15 @@ class NnrpService:
             gauge("nnrp_queued_bytes", "Bytes queued for NNRP peers", sum(each.writer.size for each in self.links)),
             total("nnrp_connections_refused", "NNRP connections refused", now.refused_connections),
             total("nnrp_violations", "Rules NNRP peers have broken", now.violations),
+            *turn_gauges(self.turns, self.flow_updates),
+            *cache_gauges(self.cache_totals()),
         ]
+
+    def cache_totals(self) -> CacheTotals:
+        """What all caches have seen, those that are over included."""
+        stores = [each.machine.store for each in self.sessions]
+        stores += [each.machine.store for each in self.links]
+        return self.caches.plus([each.cache.statistics() for each in stores if each is not None])
 
     def _expire(self, session: ServedSession) -> None:
         log.info("nnrp_session_expired", session=session.machine.session_id, tag=session.tag)

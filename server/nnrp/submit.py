@@ -9,11 +9,22 @@ import attrs
 
 from protocol.layout import Buffer
 from protocol.nnrp.bodies import DataBody
-from protocol.nnrp.enums import DescriptorFlags, ErrorCode, PayloadKind, ProfileId, ResultClass, StreamSemantics
+from protocol.nnrp.enums import (
+    CacheErrorCode,
+    DescriptorFlags,
+    ErrorCode,
+    ObjectKind,
+    PayloadKind,
+    ProfileId,
+    ResultClass,
+    StreamSemantics,
+)
+from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.machines.cache_records import CacheEntry
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import FrameSubmit
+from protocol.nnrp.objects import resolve_submit_objects
 from protocol.nnrp.regions import TypedPayload
 from protocol.nnrp.tensor import TensorBody
 
@@ -34,14 +45,30 @@ class Submit:
     objects: tuple[CacheEntry, ...] = ()
     """The cache objects its references name, in their order, as they are now."""
 
+    @property
+    def tensor(self) -> TensorBody:
+        """The tensor, what is referred to included. Raises `OperationFailed`, schema_mismatch, where an object is not what
+        the metadata takes it for (nnrp-wire 13.10 item 5)."""
+        if not self.metadata.object_ref_mask:
+            return self.content.tensor
+        found = {each.key.object_kind: each.content for each in self.objects}
+        try:
+            return resolve_submit_objects(self.metadata, self.content.regions, found)  # type: ignore[arg-type]  # the enum's numbers
+        except NnrpError as fault:
+            raise OperationFailed(str(fault), CacheErrorCode.SCHEMA_MISMATCH) from fault
+
+    def referenced(self, kind: ObjectKind) -> list[bytes]:
+        """The contents of the objects of one kind that it refers to, in their order."""
+        return [each.content for each in self.objects if each.key.object_kind == kind]
+
     def data(self) -> list[Buffer]:
-        """The submitted payloads: typed ones, a bare one, or the tensor's sections."""
+        """The submitted payloads: typed ones, a bare one, or the tensor's sections. Raises as ``tensor`` does."""
         content = self.content
         if content.regions.payloads:
             return [each.data for each in content.regions.payloads]
         if content.raw_kind is not None:
             return [content.raw]
-        return [each.payload for each in content.tensor.sections]
+        return [each.payload for each in self.tensor.sections]
 
 
 @attrs.frozen(slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from protocol.nnrp.enums import ErrorCode, PayloadKind
+from protocol.nnrp.enums import ErrorCode, ObjectKind, PayloadKind
 from protocol.nnrp.machines.session import Session as Machine
 from protocol.nnrp.payloads import TokenChunk
 from server.nnrp.chunks import Chunks, stop_reason
@@ -152,14 +152,15 @@ def _ended(turn: Turn, event: Event, chunks: Chunks) -> Answer:
 
 
 def _prompt(submit: Submit) -> str:
-    """The submitted text. Raises `OperationFailed` for what no agent can read."""
+    """The submitted text, behind the prompt segments it refers to. Raises `OperationFailed` for what no agent can read."""
     if int(submit.metadata.payload_kind_bitmap) & _TENSOR:
         raise OperationFailed("an agent reads text, not tensors", ErrorCode.UNSUPPORTED_CAPABILITY)
     hints = bool(submit.session.terms.features)
+    parts = submit.referenced(ObjectKind.PROMPT_SEGMENT)
     if submit.content.regions.payloads:
-        parts = [bytes(TokenChunk.parse(each, hints=hints).text) for each in submit.content.regions.payloads]
+        parts += [bytes(TokenChunk.parse(each, hints=hints).text) for each in submit.content.regions.payloads]
     else:
-        parts = [bytes(each) for each in submit.data()]
+        parts += [bytes(each) for each in submit.data()]
     try:
         return b"".join(parts).decode("utf-8")
     except UnicodeDecodeError as problem:

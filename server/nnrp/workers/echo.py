@@ -67,11 +67,13 @@ class EchoWorker:
     """Stateless: one serves every session."""
 
     def answer_nowait(self, submit: Submit) -> Answer | None:
+        if submit.objects:
+            return None  # what they hold may not be what it is taken for
         payloads = submit.content.regions.payloads
         first = payloads[0].data if payloads else next(iter(submit.data()), b"")
         if Wish.of(first) is not None:
             return None
-        return _answer(submit, _typed(submit.content), submit.content.tensor)
+        return _answer(submit, _typed(submit.content), submit.tensor)
 
     async def run(self, submit: Submit, emit: Emit) -> Answer:
         wish = Wish.of(next(iter(submit.data()), b"")) or Wish()
@@ -84,12 +86,12 @@ class EchoWorker:
             raise OperationFailed("asked to fail", ErrorCode.INTERNAL_ERROR)
         typed = _typed(submit.content)
         if wish.parts == 1 or not typed:
-            return _answer(submit, typed, submit.content.tensor)
+            return _answer(submit, typed, submit.tensor)
         for index in range(wish.parts - 1):
             await emit.partial(_answer(submit, [_piece(each, index, wish.parts) for each in typed]))
             await trio.lowlevel.checkpoint()
         last = [_piece(each, wish.parts - 1, wish.parts) for each in typed]
-        return _answer(submit, last, submit.content.tensor)
+        return _answer(submit, last, submit.tensor)
 
     def close(self) -> None:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.nnrp.bodies import ControlBody
 from protocol.nnrp.descriptors import ObjectReference
-from protocol.nnrp.enums import CacheErrorCode, ExtType, MessageType, OperationFeatures
+from protocol.nnrp.enums import CacheErrorCode, ExtType, LeaseOwnerScope, MessageType, OperationFeatures
 from protocol.nnrp.extensions import ControlExtension, ObjectMetaEntry, pack_extensions
 from protocol.nnrp.machines.cache_records import CacheEntry, PutAnswer
 from protocol.nnrp.machines.connection_table import ConnectionInput
@@ -55,10 +55,12 @@ class CacheFlow(SessionControl):
         self._queue(Outgoing(message, _id(session)))
 
     def adopt_store(self, session: Session, before: Session) -> None:
-        """The session has come back: what it had stored before is stored here now, its leases going on."""
+        """The session has come back: what it had stored before is stored here now, its leases going on, but for those
+        that the lost connection owned."""
         store, before.store = before.store, None
         if store is not None:
             store.adopted_by(session.owns_live)
+            store.cache.end_owner(LeaseOwnerScope.CONNECTION)
             session.store = store
             self._stores[session.session_id] = store
 
