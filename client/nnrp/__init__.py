@@ -19,6 +19,7 @@ from client.nnrp.errors import (
     NnrpResultsLost,
     NnrpSessionOver,
 )
+from client.nnrp.probing import Candidate, probe_transports
 from client.nnrp.results import Result
 from client.nnrp.session import NnrpSession, SubmitOptions
 from client.nnrp.submission import Submission
@@ -26,6 +27,7 @@ from client.nnrp.submission import Submission
 __all__ = [
     "Background",
     "BackgroundEvent",
+    "Candidate",
     "Lease",
     "NnrpCache",
     "NnrpCacheRefused",
@@ -47,5 +49,6 @@ __all__ = [
     "nnrp_ticket",
     "object_dependency",
     "open_nnrp",
+    "probe_transports",
     "schema_dependency",
 ]

@@ -17,6 +17,7 @@ from client.nnrp.credit import CreditQueue
 from client.nnrp.dialling import Connect, dial
 from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused, NnrpResultsLost, NnrpSessionOver
 from client.nnrp.link import Link
+from client.nnrp.moving import Mover
 from client.nnrp.results import Result, drop_details, event_id_of
 from client.nnrp.session import NnrpSession, Sent, ended
 from protocol.layout import Buffer
@@ -69,7 +70,8 @@ class NnrpOptions:
     """Times in seconds. ``dialect`` names the server where it is not a full preview3 one. ``reconnect`` None: a lost
     connection is the end. ``connect`` opens the stream of every transport but QUIC, for tests and tunnels. ``ca_file``:
     whose certificates to trust, in PEM, instead of those of the system. ``one_stream`` and ``datagrams`` are about QUIC: use
-    one stream for everything, as nnrp-rs does; send PING and FRAME_CANCEL as datagrams, which may be lost."""
+    one stream for everything, as nnrp-rs does; send PING and FRAME_CANCEL as datagrams, which may be lost. ``alternatives``
+    are further URLs of the same server, tried in turn when a connection was lost."""
 
     token: str | None = None
     dialect: Literal["native", "nnrp-py", "nnrp-rs"] = "native"
@@ -83,6 +85,7 @@ class NnrpOptions:
     ca_file: str | None = None
     one_stream: bool = False
     datagrams: bool = False
+    alternatives: tuple[str, ...] = ()
     random: random.Random = attrs.field(factory=random.Random)
 
     @property
@@ -131,7 +134,7 @@ class NnrpConnection:
     and operations go on at the server."""
 
     def __init__(self, url: str, options: NnrpOptions, nursery: trio.Nursery) -> None:
-        self.url = url
+        self._urls = deque(dict.fromkeys((url, *options.alternatives)))
         self._nursery = nursery
         self.credit = CreditQueue()
         self.reconnects = 0
@@ -141,12 +144,18 @@ class NnrpConnection:
         self._sessions: dict[int, NnrpSession] = {}
         self._openings: deque[_Opening] = deque()
         self._pings: deque[trio.Event] = deque()
+        self._mover: Mover | None = None
         self._closing = False
         self._error: NnrpClientError | None = None
         self._ready = trio.Event()
         self._hello: NnrpClientError | None = None
 
     # What is there
+
+    @property
+    def url(self) -> str:
+        """Where the connection is, or is to be made again."""
+        return self._urls[0]
 
     @property
     def machine(self) -> Connection | None:
@@ -229,6 +238,49 @@ class NnrpConnection:
         self._need_link()
         return trio.current_time() - began
 
+    async def migrate(self, url: str) -> None:
+        """Move to another transport of the same server, sessions and all. Submits wait meanwhile, operations go on, results
+        arrive once. Raises `NnrpConnectionLost` or `NnrpRefused` when the new transport cannot be had, and
+        `NnrpClientError` when a session cannot move: then everything stays as it is.
+        """
+        old = self._need_link()
+        sessions = list(self._sessions.values())
+        mover = Mover(self, sessions, self.url, url)
+        mover.check()
+        link = await self._dial(url)
+        for session in sessions:
+            session.detach()
+        self._nursery.start_soon(link.run)
+        failure: NnrpClientError | None = NnrpConnectionLost("given up")
+        try:
+            # A peer of the implicit dialect is told by the first packet that this is no new client.
+            failure = await self._greet(link, says_hello=self._dialect is not Dialect.IMPLICIT)
+        finally:
+            if failure is not None:
+                link.lose()
+                if not old.machine.closed:
+                    self._link = old
+                    for session in sessions:
+                        session.stay()
+                    self.credit.changed()
+        if failure is not None:
+            raise failure
+        old.mute()
+        self._mover = mover
+        self._move_to(url)
+        try:
+            mover.begin(link)
+            await mover.wait_moved(link)
+        finally:
+            self._mover = None
+            old.lose()
+            self.credit.changed()
+
+    def _move_to(self, url: str) -> None:
+        if url in self._urls:
+            self._urls.remove(url)
+        self._urls.appendleft(url)
+
     async def wait_room(self) -> None:
         """Wait while more is queued to be sent than should be."""
         if self._link is not None:
@@ -262,22 +314,26 @@ class NnrpConnection:
     ) -> None:
         """Make the connection, drive it, and make it again. Reports the first attempt's failure, None when it is there."""
         try:
-            link = await self._dial()
+            link = await self._dial(self.url)
         except NnrpClientError as error:
             task_status.started(error)
             return
         backoff = None if self._options.reconnect is None else Backoff(self._options.reconnect, self._options.random)
         first = True
         while True:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(link.run)
-                failure = await self._greet(link)
-                if failure is not None:
-                    link.lose()
-                elif backoff is not None:
+            self._nursery.start_soon(link.run)
+            failure = await self._greet(link)
+            if failure is not None:
+                link.lose()
+            else:
+                for session in list(self._sessions.values()):
+                    self.resume(link, session)
+                link.flush()
+                if backoff is not None:
                     backoff.reset()
-                if first:
-                    task_status.started(failure)
+            if first:
+                task_status.started(failure)
+            await self._wait_over(link)
             if first and failure is not None:
                 return
             first = False
@@ -288,12 +344,20 @@ class NnrpConnection:
             link = again
             self.reconnects += 1
 
-    async def _greet(self, link: Link) -> NnrpClientError | None:
-        """Hello, and the sessions that come back with this connection. None when it is served."""
+    async def _wait_over(self, link: Link) -> None:
+        """Until the connection is over that ``link`` has been, or that has taken its place since."""
+        while True:
+            await link.done.wait()
+            if self._link is None or self._link is link:
+                return
+            link = self._link
+
+    async def _greet(self, link: Link, *, says_hello: bool = True) -> NnrpClientError | None:
+        """Make ``link`` the connection there is, and say hello on it. None when it is served."""
         self._link = link
         self._hello = None
         self._ready = trio.Event()
-        if self._dialect is not Dialect.BARE:
+        if self._dialect is not Dialect.BARE and says_hello:
             auth = self._options.auth
             hello = _HELLO.replace(
                 auth_bytes=len(auth), requested_session_id=1 if self._dialect is Dialect.IMPLICIT else 0
@@ -301,15 +365,19 @@ class NnrpConnection:
             link.machine.send_hello(hello, auth)
             link.flush()
             with trio.move_on_after(self._options.open_timeout) as scope:
-                await self._ready.wait()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch_hello, link)
+                    await self._ready.wait()
+                    nursery.cancel_scope.cancel()
             if scope.cancelled_caught:
                 return NnrpConnectionLost("the server did not answer the hello in time")
-            if (refusal := self._refusal()) is not None:
-                return refusal
-        for session in list(self._sessions.values()):
-            self._resume(link, session)
-        link.flush()
+            return self._refusal()
         return None
+
+    async def _watch_hello(self, link: Link) -> None:
+        """A connection that is lost answers nothing any more."""
+        await link.done.wait()
+        self._ready.set()
 
     def _refusal(self) -> NnrpClientError | None:
         """Why the hello was not accepted, None when it was."""
@@ -325,19 +393,20 @@ class NnrpConnection:
                 break
             await trio.sleep(delay)
             try:
-                return await self._dial()
+                return await self._dial(self.url)
             except NnrpClientError as error:
                 logger.info("cannot reach %s: %s", self.url, error)
+                self._urls.rotate(-1)
         self._fail(NnrpConnectionLost("the connection is closed" if self._closing else "the connection was lost"))
         return None
 
-    async def _dial(self) -> Link:
+    async def _dial(self, url: str) -> Link:
         options = self._options
         try:
             with trio.fail_after(options.open_timeout):
-                stream = await dial(self.url, options, self._nursery)
+                stream = await dial(url, options, self._nursery)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError, RuntimeError) as error:
-            raise NnrpConnectionLost(f"cannot connect to {self.url}: {error}") from error
+            raise NnrpConnectionLost(f"cannot connect to {url}: {error}") from error
         return Link(
             stream,
             self._act,
@@ -423,6 +492,15 @@ class NnrpConnection:
                     session.cancel_again(operation)
             self.credit.changed()
         opening.answered.set()
+        self._note_move()
+
+    def _on_migrated(self, event: events.MigrateAnswered) -> None:
+        if self._mover is not None and self._link is not None:
+            self._mover.answered(self._link, event)
+
+    def _note_move(self) -> None:
+        if self._mover is not None:
+            self._mover.note()
 
     def _on_refused(self, event: events.SessionRefused) -> None:
         opening = self._openings.popleft()
@@ -437,6 +515,7 @@ class NnrpConnection:
         if opening.resumed is not None:
             opening.resumed.fail(NnrpSessionOver("the session could not be resumed"))
         opening.answered.set()
+        self._note_move()
 
     def _on_result(self, event: events.ResultReceived) -> None:
         session, sent = event.session.attachment, event.operation.attachment
@@ -520,7 +599,8 @@ class NnrpConnection:
         self._sessions[session.session_id] = session
         return session
 
-    def _resume(self, link: Link, session: NnrpSession) -> None:
+    def resume(self, link: Link, session: NnrpSession) -> None:
+        """Ask for a session on another connection than it was on."""
         request = session.opened_with.replace(requested_session_id=session.session_id)
         self._openings.append(_Opening(request, session))
         features = OperationFeatures(session.machine.terms.features)
@@ -536,6 +616,7 @@ class NnrpConnection:
     def _lost(self, failure: NnrpClientError | None) -> None:
         """The transport is gone: what can be resumed waits, the rest is over."""
         self._link = None
+        self._note_move()
         error = failure or NnrpConnectionLost("the connection was lost")
         for opening in self._openings:
             opening.error = error
@@ -564,6 +645,7 @@ _ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {
     events.ConnectionClosing: NnrpConnection._on_error,
     events.SessionOpened: NnrpConnection._on_opened,
     events.SessionRefused: NnrpConnection._on_refused,
+    events.MigrateAnswered: NnrpConnection._on_migrated,
     events.ResultReceived: NnrpConnection._on_result,
     events.DropReceived: NnrpConnection._on_drop,
     events.BackgroundReceived: NnrpConnection._on_background,

@@ -71,6 +71,10 @@ class Link:
         if deadline < self._timer.deadline:
             self._timer.deadline = deadline
 
+    def mute(self) -> None:
+        """What still comes is read, and concerns nobody any more."""
+        self._act = lambda _: None
+
     def lose(self) -> None:
         """Give the connection up."""
         self.machine.lose_transport()

@@ -248,8 +248,17 @@ class NnrpSession:
         if operation is not None and isinstance(sent := operation.attachment, Sent):
             sent.submission.hint = hint
 
+    @property
+    def attached(self) -> bool:
+        """Whether the session is on a connection; submits wait while it is not."""
+        return self._attached
+
     def detach(self) -> None:
         self._attached = False
+
+    def stay(self) -> None:
+        """It is on the connection it was on, after all."""
+        self._attached = True
 
     def attach(self, machine: Session, token: bytes) -> list[tuple[Operation, Sent]]:
         """The session is on a new connection: take over what had not ended. Returns it; it is to be sent again."""

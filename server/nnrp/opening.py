@@ -21,6 +21,7 @@ from protocol.nnrp.machines.resume import (
     ResumeRequest,
     decide_resume,
 )
+from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import Error, SessionOpen
 from protocol.nnrp.packet import Packet
 from server.nnrp.journal import Journal
@@ -31,7 +32,7 @@ from server.telemetry import log
 if TYPE_CHECKING:
     from server.nnrp.driver import Link
 
-__all__ = ["open_session", "tell_gap"]
+__all__ = ["open_session", "take_over", "tell_gap"]
 
 _NO_WATERMARK = (0, 0)
 _LOWERED = OpenVerdict(priority=PriorityClass.BALANCED)
@@ -157,12 +158,7 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     carried = tuple(held.machine.operations) if held.machine.in_flight else ()
     machine = link.machine.answer_open(decision, resume_token=token, carried=carried)
     assert machine is not None
-    machine.legacy_descriptors = held.machine.legacy_descriptors
-    machine.settings = held.machine.settings
-    link.machine.adopt_store(machine, held.machine)
-    machine.attachment = held
-    service.count_class(held, machine)
-    held.machine, held.link = machine, link
+    take_over(link, held, machine)
     service.registry.enter(held, token)
     link.flush()
     if plan.first_available is not None:
@@ -186,6 +182,16 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
 def tell_gap(link: Link, session_id: int, first: int) -> None:
     """Events were lost: the client must rebuild its state (nnrp-extensions, Resume watermark)."""
     if not link.machine.may_send(MessageType.ERROR):
+def take_over(link: Link, held: ServedSession, machine: Session) -> None:
+    """``machine``, new on this connection, carries on what ``held`` has been doing on another."""
+    machine.legacy_descriptors = held.machine.legacy_descriptors
+    machine.settings = held.machine.settings
+    link.machine.adopt_store(machine, held.machine)
+    machine.attachment = held
+    link.service.count_class(held, machine)
+    held.machine, held.link = machine, link
+
+
         return
     text = f"events before {first} are gone; the first available is {first}".encode()
     message = Error(

@@ -64,6 +64,11 @@ class Registry:
             session.token = None
         self._detached.pop(session, None)
 
+    def attach(self, session: ServedSession) -> None:
+        """The session has a transport again, and its token is good as before."""
+        self._detached.pop(session, None)
+        session.expires_at = math.inf
+
     def detach(self, session: ServedSession) -> None:
         """The transport is lost: the window begins."""
         session.expires_at = trio.current_time() + self._window

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import attrs
 import trio
@@ -41,6 +42,12 @@ class Place:
     @property
     def options(self) -> NnrpOptions:
         return NnrpOptions(ca_file=str(self.certificate.authority))
+
+    def host_and_port(self, transport: str) -> tuple[str, int]:
+        parts = urlsplit(self.urls[transport])
+        assert parts.hostname is not None
+        assert parts.port is not None
+        return parts.hostname, parts.port
 
     @asynccontextmanager
     async def stream(self, transport: str, options: NnrpOptions | None = None) -> AsyncIterator[trio.abc.Stream]:

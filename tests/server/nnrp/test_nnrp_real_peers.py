@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from nnrp.adapters.quic import create_quic_client_configuration
 from nnrp.client.transport import ClientSession, SubmitRequest, TypedPayload, connect_client_control
 from nnrp.core import (
     InputProfile,
@@ -23,12 +25,19 @@ from nnrp.core import (
     MessageType as TheirType,
 )
 from nnrp.core.packet import build_frame_cancel_packet, build_ping_packet
-from nnrp.tools.smoke import build_smoke_close_packet, run_tcp_smoke_client, run_tcp_transport_probe
+from nnrp.tools.smoke import (
+    build_smoke_close_packet,
+    run_quic_smoke_client,
+    run_quic_transport_probe,
+    run_tcp_smoke_client,
+    run_tcp_transport_probe,
+)
 
 from protocol.nnrp.enums import MessageType, SessionErrorCode, SessionStatus
 from protocol.nnrp.messages import SessionOpenAck
 from protocol.nnrp.packet import Packet
 from tests.support.nnrp import Peer, serving_nnrp
+from tests.support.nnrp_transports import serving_everywhere
 
 CAPTURES = Path(__file__).parents[2] / "vectors" / "nnrp" / "captures"
 
@@ -62,11 +71,19 @@ def tensor(frame_id: int, mode: TileIndexMode = TileIndexMode.RAW_U16, tiles: tu
     )
 
 
-async def nnrp_py(host: str, port: int) -> dict[str, Any]:
+async def nnrp_py(
+    host: str, port: int, transport: TransportId = TransportId.TCP, ca_file: str | None = None
+) -> dict[str, Any]:
     """What an nnrp-py client does in its session; what it saw."""
     seen: dict[str, Any] = {}
     async with connect_client_control(
-        host, tcp_port=port, requested_session_id=9, forced_transport_id=TransportId.TCP, requested_model="m"
+        host,
+        tcp_port=port,
+        quic_port=port,
+        quic_configuration=create_quic_client_configuration(cafile=ca_file),
+        requested_session_id=9,
+        forced_transport_id=transport,
+        requested_model="m",
     ) as control:
         session = ClientSession(control=control, connection=control.connection)
         seen["session"] = session.session_id
@@ -92,8 +109,8 @@ async def nnrp_py(host: str, port: int) -> dict[str, Any]:
         seen["pong"] = (pong.header.msg_type is TheirType.PONG, pong.header.trace_id)
         await control.send_session_migrate(
             SessionMigrateMetadata(
-                old_transport_id=TransportId.TCP,
-                new_transport_id=TransportId.QUIC,
+                old_transport_id=transport,
+                new_transport_id=TransportId.TCP if transport is TransportId.QUIC else TransportId.QUIC,
                 last_result_frame_id=104,
                 client_migrate_ts_us=time.monotonic_ns() // 1000,
             )
@@ -106,21 +123,86 @@ async def nnrp_py(host: str, port: int) -> dict[str, Any]:
     return seen
 
 
+SEEN = {
+    "session": 9,
+    "raw_u16": ((0, 4, 9), b"aabbcc"),
+    "dense": (4, 5, 6),
+    "token": (b"hello",),
+    "cancelled": (True, 104),
+    "pong": (True, 77),
+    "migrated": (0, 105),
+}
+
+
 async def test_the_nnrp_py_client() -> None:
     """Issue 5, Done when: hello, tensor submit, results, typed payloads, cancel, ping, migrate and close over TCP."""
     async with serving_nnrp() as served:
         seen = await in_asyncio(nnrp_py, served.host, served.port)
         await served.wait_until(lambda: not served.service.links)
-    assert seen == {
-        "session": 9,
-        "raw_u16": ((0, 4, 9), b"aabbcc"),
-        "dense": (4, 5, 6),
-        "token": (b"hello",),
-        "cancelled": (True, 104),
-        "pong": (True, 77),
-        "migrated": (0, 105),
-    }
+    assert seen == SEEN
     assert served.service.violations == 0
+
+
+@pytest.mark.parametrize("library", ["qh3", "aioquic"])
+async def test_the_nnrp_py_client_over_quic(tmp_path: Path, library: str) -> None:
+    """Issue 5, Done when: the same over QUIC, whichever library serves it. Its submits come on streams of their own, and it
+    reads results only where they are not on its control stream (nnrp-wire 2.4)."""
+    async with serving_everywhere(tmp_path, library=library) as place:
+        host, port = place.host_and_port("quic")
+        seen = await in_asyncio(nnrp_py, host, port, TransportId.QUIC, str(place.certificate.authority))
+        await place.wait_until(lambda: not place.service.links)
+    assert seen == SEEN
+    assert place.service.violations == 0
+
+
+async def test_the_nnrp_py_smoke_client_over_quic(tmp_path: Path) -> None:
+    """Its own smoke test and probe, as they are shipped."""
+    async with serving_everywhere(tmp_path) as place:
+        host, port = place.host_and_port("quic")
+        configuration = create_quic_client_configuration(cafile=str(place.certificate.authority))
+        transcript = await in_asyncio(partial(run_quic_smoke_client, configuration=configuration), host, port)
+        result = await in_asyncio(partial(run_quic_transport_probe, configuration=configuration), host, port)
+    assert (transcript.submit_tile_count, transcript.result_tile_count) == (3, 3)
+    assert result.probe_payload_bytes == 32768
+
+
+async def nnrp_py_migrates(host: str, ports: dict[str, int], ca_file: str, *, first: TransportId) -> list[Any]:
+    """nnrp-py's way to move: SESSION_MIGRATE as the first packet of the new transport."""
+    configuration = create_quic_client_configuration(cafile=ca_file)
+    second = TransportId.TCP if first is TransportId.QUIC else TransportId.QUIC
+    where: dict[str, Any] = {
+        "tcp_port": ports["tcp"],
+        "quic_port": ports["quic"],
+        "quic_configuration": configuration,
+    }
+    seen: list[Any] = []
+    async with connect_client_control(
+        host, **where, requested_session_id=9, forced_transport_id=first, requested_model="m"
+    ) as control:
+        session = ClientSession(control=control, connection=control.connection)
+        await session.send_submit(tensor(101))
+        seen.append((await session.receive_result(timeout=10)).tile_ids)
+        async with session.migrate_session(
+            host, **where, forced_transport_id=second, last_result_frame_id=101
+        ) as outcome:
+            ack = outcome.ack_metadata
+            seen.append((ack.accept_code, ack.resume_from_frame_id))
+            await outcome.session.send_submit(tensor(ack.resume_from_frame_id))
+            seen.append((await outcome.session.receive_result(timeout=10)).tile_ids)
+    return seen
+
+
+@pytest.mark.parametrize("first", [TransportId.TCP, TransportId.QUIC])
+async def test_the_nnrp_py_client_migrates(tmp_path: Path, first: TransportId) -> None:
+    """nnrp-wire 13.9 item 2: from TCP to QUIC and back, without a hello on the new transport."""
+    async with serving_everywhere(tmp_path) as place:
+        ports = {each: place.host_and_port(each)[1] for each in ("tcp", "quic")}
+        seen = await in_asyncio(
+            partial(nnrp_py_migrates, first=first), "127.0.0.1", ports, str(place.certificate.authority)
+        )
+        await place.wait_until(lambda: not place.service.links)
+    assert seen == [(0, 4, 9), (0, 102), (0, 4, 9)]
+    assert place.service.statistics().sessions == 0
 
 
 async def test_the_nnrp_py_smoke_client() -> None:

@@ -1,0 +1,93 @@
+"""Moving a connection's sessions to another transport while they are in use (nnrp-wire 13.9)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import trio
+
+from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused
+from client.nnrp.link import Link
+from client.nnrp.session import NnrpSession
+from protocol.nnrp.enums import TransportId
+from protocol.nnrp.machines.events import MigrateAnswered
+from protocol.nnrp.machines.migration import MigrationEffect
+from protocol.nnrp.messages import SessionMigrate
+
+if TYPE_CHECKING:
+    from client.nnrp.connection import NnrpConnection
+
+__all__ = ["Mover"]
+
+_TRANSPORTS: Final = {
+    "tcp": TransportId.TCP,
+    "nnrp": TransportId.TCP,
+    "tls": TransportId.TCP,
+    "quic": TransportId.QUIC,
+}
+"""WebSocket has no number: a session moves there, and from there, by resume."""
+
+
+class Mover:
+    """One move. The new transport is there, and greeted, before the old one is left.
+
+    A session that can be resumed is resumed there, from the last event seen on: what the old transport still brings is not
+    looked at, because it comes again. Any other is moved by SESSION_MIGRATE, for which it must be at rest: nothing of it
+    comes again.
+    """
+
+    def __init__(self, connection: NnrpConnection, sessions: list[NnrpSession], old_url: str, new_url: str) -> None:
+        self._connection = connection
+        self._old = _TRANSPORTS.get(urlsplit(old_url).scheme, TransportId.UNSPECIFIED)
+        self._new = _TRANSPORTS.get(urlsplit(new_url).scheme, TransportId.UNSPECIFIED)
+        self._resumed = [each for each in sessions if each.resumable]
+        self._migrated = {each.session_id: each for each in sessions if not each.resumable}
+        self._changed = trio.Event()
+
+    def check(self) -> None:
+        """Raises `NnrpClientError` where a session could neither be resumed nor migrated."""
+        if not self._migrated:
+            return
+        if TransportId.UNSPECIFIED in (self._old, self._new) or self._old is self._new:
+            raise NnrpClientError("a session that cannot be resumed moves between TCP and QUIC only")
+        if any(each.in_flight for each in self._migrated.values()):
+            raise NnrpClientError("a session that cannot be resumed must be at rest to be moved")
+
+    def begin(self, link: Link) -> None:
+        """Ask for every session on the new, greeted connection."""
+        for session in self._resumed:
+            self._connection.resume(link, session)
+        for session_id, session in self._migrated.items():
+            link.machine.migrate_session(
+                session_id,
+                SessionMigrate(
+                    self._old, self._new, session.machine.next_frame_id - 1, int(trio.current_time() * 1_000_000)
+                ),
+            )
+        link.flush()
+
+    def answered(self, link: Link, event: MigrateAnswered) -> None:
+        session = self._migrated.pop(event.packet.header.session_id, None)
+        if session is None:
+            return
+        if event.effect is MigrationEffect.REBIND:
+            machine = link.machine.install(session.session_id, session.machine.terms)
+            machine.attachment = session
+            session.attach(machine, b"")
+        else:
+            session.fail(NnrpRefused("the server refused to move the session"))
+        self.note()
+
+    def note(self) -> None:
+        """Something has changed: a session has come back, or the connection is gone."""
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def wait_moved(self, link: Link) -> None:
+        """Until every session is on the new connection, or over. Raises `NnrpConnectionLost` when that is gone meanwhile:
+        then it is made again as after any loss."""
+        while self._migrated or any(not each.attached and not each.over for each in self._resumed):
+            if link.machine.closed:
+                raise NnrpConnectionLost("the new transport was lost while sessions moved to it")
+            await self._changed.wait()
