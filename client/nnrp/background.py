@@ -6,13 +6,12 @@ from collections import deque
 from typing import Any, Final
 
 import attrs
-import msgspec
 import trio
 
 from client.nnrp.errors import NnrpClientError, NnrpResultsLost
 from client.nnrp.results import Result, drop_details, event_id_of, size_of, state_block
 from protocol.nnrp.bodies import DataBody
-from protocol.nnrp.enums import OperationState, PayloadKind
+from protocol.nnrp.enums import OperationState
 from protocol.nnrp.machines.events import BackgroundReceived
 from protocol.nnrp.messages import ResultPush
 
@@ -21,7 +20,6 @@ __all__ = ["MAX_KEPT", "Background", "BackgroundEvent"]
 MAX_KEPT: Final = 16 * 1024 * 1024
 """Bytes kept for a consumer that does not take them; beyond that the oldest are dropped, and the consumer is told."""
 _OVERHEAD: Final = 512
-_JSON: Final = int(PayloadKind.STRUCTURED_EVENT | PayloadKind.TOOL_DELTA)
 
 
 @attrs.frozen(slots=True)
@@ -45,9 +43,7 @@ class BackgroundEvent:
 
     def value(self) -> Any:
         """An event that is not text, as REST shows it (decoded JSON); None for text. Raises ``msgspec.DecodeError``."""
-        if self.result is None or not int(self.result.metadata.payload_kind_bitmap) & _JSON:
-            return None
-        return msgspec.json.decode(b"".join(bytes(each.data) for each in self.result.payloads))
+        return None if self.result is None else self.result.event
 
 
 class Background:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -34,13 +33,13 @@ from protocol.nnrp.machines.connection import Connection
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import CacheAck, CacheInvalidate, CachePut
 from protocol.nnrp.packet import Packet
-from protocol.nnrp.payloads import SchemaObject
+from protocol.nnrp.payloads import SchemaObject, schema_hash
 from protocol.nnrp.vendor import Dependency, LeaseInfo, ObjectExpect, ObjectMeta
 
 if TYPE_CHECKING:
     from client.nnrp.connection import NnrpConnection
 
-__all__ = ["Lease", "NnrpCache", "ObjectVersion", "object_dependency", "schema_dependency", "schema_hash"]
+__all__ = ["Lease", "NnrpCache", "ObjectVersion", "object_dependency", "schema_dependency"]
 
 Key: TypeAlias = tuple[int, int]
 """(cache_key_hi, cache_key_lo)."""
@@ -115,11 +114,6 @@ def object_dependency(object_id: int, version: int) -> Dependency:
 
 def schema_dependency(schema_id: int, version: int) -> Dependency:
     return Dependency(DependencyKind.SCHEMA, schema_id, version)
-
-
-def schema_hash(body: Buffer) -> int:
-    """A stable digest of a schema body. Which one is ours to choose (nnrp-wire 11.2): the first 8 bytes of SHA-256."""
-    return int.from_bytes(hashlib.sha256(bytes(body)).digest()[:8], "little")
 
 
 class _Put:

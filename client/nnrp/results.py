@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
+import msgspec
 
 from protocol.layout import Buffer
 from protocol.nnrp.bodies import DataBody
@@ -53,6 +56,19 @@ class Result:
     def text(self) -> str:
         """The same as text. Raises ``UnicodeDecodeError``."""
         return self.data.decode("utf-8")
+
+    @property
+    def kinds(self) -> PayloadKind:
+        """What its payloads are: text (token_chunk), a structured_event, a tool_delta, or else."""
+        return self.metadata.payload_kind_bitmap
+
+    @property
+    def event(self) -> Any:
+        """A structured event or a tool delta, decoded: the event as the REST wire shows it, ``{id, v, type, data, …}``. None
+        for text. Raises ``msgspec.DecodeError`` for what is no JSON."""
+        if not int(self.kinds) & _JSON or int(self.kinds) & ~_JSON:
+            return None
+        return msgspec.json.decode(b"".join(bytes(each.data) for each in self.payloads))
 
     @property
     def hint(self) -> TokenHint | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 from protocol.errors import Reach
@@ -12,7 +14,7 @@ from protocol.nnrp.errors import NnrpError, Outcome
 from protocol.nnrp.regions import TypedPayload
 from protocol.nnrp.vendor import TokenHint
 
-__all__ = ["SchemaObject", "TokenChunk"]
+__all__ = ["SchemaObject", "TokenChunk", "schema_hash"]
 
 
 class TokenChunk(msgspec.Struct, frozen=True, gc=False):
@@ -45,6 +47,11 @@ class TokenChunk(msgspec.Struct, frozen=True, gc=False):
 
 def _fault(outcome: Outcome, rule: str, field: str | None) -> NnrpError:
     return NnrpError(outcome, rule, subject="TOKEN_HINT", field=field, offset=0, reach=Reach.OPERATION)
+
+
+def schema_hash(body: Buffer) -> int:
+    """A stable digest of a schema body. Which one is ours to choose (nnrp-wire 11.2): the first 8 bytes of SHA-256."""
+    return int.from_bytes(hashlib.sha256(body).digest()[:8], "little")
 
 
 class SchemaObject(msgspec.Struct, frozen=True, gc=False):

@@ -7,16 +7,18 @@ from typing import Any, Final
 
 import msgspec
 
+from protocol.nnrp.agent_schemas import AGENT_EVENT, AGENT_TOOL, carries_agent_schemas
+from protocol.nnrp.descriptors import SchemaDescriptor
 from protocol.nnrp.enums import (
     DescriptorFlags,
     PayloadKind,
     ProfileId,
     StopReason,
-    StreamSemantics,
     TokenChannel,
     TokenUnit,
 )
 from protocol.nnrp.machines.schemas import ANCHOR
+from protocol.nnrp.machines.terms import SessionTerms
 from protocol.nnrp.regions import TypedPayload
 from protocol.nnrp.vendor import TokenHint
 from server.envelope import envelope
@@ -56,16 +58,19 @@ def stop_reason(name: str | None) -> StopReason:
 
 
 class Chunks:
-    """The payloads of one turn; with ``hints`` where the session may carry them (nnrp-extensions, Token chunks)."""
+    """The payloads of one turn, with hints where the session may carry them, and events under their schemas where its client
+    was sent those (nnrp-extensions, Token chunks)."""
 
-    def __init__(self, schema: tuple[int, int], hints: bool) -> None:
+    def __init__(self, terms: SessionTerms) -> None:
+        schema = (terms.schema_id, terms.schema_version)
         self._schema = schema if schema != (0, 0) else (ANCHOR.schema_id, ANCHOR.schema_version)
-        self._hints = hints
+        self._hints = bool(terms.features)
+        self._schemas = carries_agent_schemas(terms)
         self._at: dict[TokenChannel, int] = {}
 
     def of(self, event: Event) -> Answer | None:
-        """An event of an operation that its client has submitted: the agent's text, tool calls, plans and questions. None
-        for what the client knows already, or has not asked to hear of."""
+        """An event of an operation that its client has submitted: the agent's text, tool calls, plans, usage, questions.
+        None for what the client knows already, or has not asked to hear of."""
         if event.type == EventType.SESSION_UPDATE:
             kind, content = _said(event)
             text = self._text(kind, content, event.id)
@@ -73,9 +78,9 @@ class Chunks:
                 return text
             if kind in _TOOLS:
                 return self._tool(event)
-            return _structured(event) if kind == "plan" else None
+            return None if kind == "user_message_chunk" else self._structured(event)
         if self._hints and event.type in (EventType.PERMISSION_REQUEST, EventType.PERMISSION_RESOLVED):
-            return _structured(event)
+            return self._structured(event)
         return None
 
     def every(self, event: Event) -> Answer:
@@ -87,7 +92,7 @@ class Chunks:
                 return text
             if kind in _TOOLS:
                 return self._tool(event)
-        return _structured(event)
+        return self._structured(event)
 
     def last(self, stop: StopReason, event_id: int) -> Answer:
         return self._chunk(TokenChannel.MESSAGE, b"", stop, event_id)
@@ -106,7 +111,27 @@ class Chunks:
         return self._chunk(channel, content["text"].encode("utf-8"), StopReason.NONE, event_id)
 
     def _tool(self, event: Event) -> Answer:
-        return _json(event, PayloadKind.TOOL_DELTA, StreamSemantics.TOOL_UPDATE)
+        return self._json(event, PayloadKind.TOOL_DELTA, AGENT_TOOL)
+
+    def _structured(self, event: Event) -> Answer:
+        return self._json(event, PayloadKind.STRUCTURED_EVENT, AGENT_EVENT)
+
+    def _json(self, event: Event, kind: PayloadKind, schema: SchemaDescriptor) -> Answer:
+        """The event as REST shows it: under ``schema`` where the client has it, else under none, which is profile and
+        schema 0 (nnrp-wire 11.4)."""
+        semantics = schema.default_stream_semantics
+        if not self._schemas:
+            payload = TypedPayload.of(envelope(event), stream_semantics=semantics)
+            return Answer(payloads=(payload,), kinds=kind, event_id=event.id)
+        payload = TypedPayload.of(
+            envelope(event),
+            profile_id=schema.profile_id,
+            schema_id=schema.schema_id,
+            schema_version=schema.schema_version,
+            stream_semantics=semantics,
+            flags=DescriptorFlags.SCHEMA_OVERRIDE,
+        )
+        return Answer(payloads=(payload,), kinds=kind, profile_id=ProfileId.TOKEN, event_id=event.id)
 
     def _chunk(self, channel: TokenChannel, data: bytes, stop: StopReason, event_id: int) -> Answer:
         flags, terminal = DescriptorFlags(0), stop is not StopReason.NONE
@@ -122,13 +147,3 @@ class Chunks:
 def _said(event: Event) -> tuple[str, Any]:
     update = _decode_said(event.data).update
     return update.session_update, update.content
-
-
-def _structured(event: Event) -> Answer:
-    return _json(event, PayloadKind.STRUCTURED_EVENT, StreamSemantics.EVENT)
-
-
-def _json(event: Event, kind: PayloadKind, semantics: StreamSemantics) -> Answer:
-    """The event as REST shows it, of no standard schema (nnrp-wire 11.1: profile and schema 0)."""
-    payload = TypedPayload.of(envelope(event), stream_semantics=semantics)
-    return Answer(payloads=(payload,), kinds=kind, event_id=event.id)

@@ -20,6 +20,7 @@ from protocol.nnrp.machines.reading import cancel_scope
 from protocol.nnrp.messages import FrameSubmit
 from protocol.nnrp.packet import RawPacket
 from protocol.nnrp.splitter import Splitter
+from server.nnrp.announcing import log_answer
 from server.nnrp.cache_metrics import log_invalidation, log_put
 from server.nnrp.hello import answer_hello
 from server.nnrp.migrating import answer_migrate
@@ -367,6 +368,10 @@ def _act_on_put(link: Link, event: events.CachePutDone, now: float) -> None:
     log_put(event)
 
 
+def _act_on_cache_answer(link: Link, event: events.CacheAnswered, now: float) -> None:
+    log_answer(event)
+
+
 def _act_on_invalidation(link: Link, event: events.CacheInvalidated, now: float) -> None:
     log_invalidation(event)
 
@@ -386,6 +391,7 @@ _ACTS: Final[dict[type, Callable[[Link, Any, float], None]]] = {
     events.PatchReceived: _act_on_patch,
     events.MigrateReceived: _act_on_migrate,
     events.CachePutDone: _act_on_put,
+    events.CacheAnswered: _act_on_cache_answer,
     events.CacheInvalidated: _act_on_invalidation,
     events.FlowReceived: _act_on_flow,
 }

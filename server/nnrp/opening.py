@@ -24,6 +24,7 @@ from protocol.nnrp.machines.resume import (
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import Error, SessionOpen
 from protocol.nnrp.packet import Packet
+from server.nnrp.announcing import announce_schemas
 from server.nnrp.journal import Journal
 from server.nnrp.policy import Principal
 from server.nnrp.session import ServedSession
@@ -90,6 +91,7 @@ def _open(link: Link, decision: OpenDecision, principal: Principal) -> None:
         service.registry.enter(session, token)
         session.journal = Journal(policy.journal_entries, policy.journal_bytes)
         session.received = RisingIds()
+    announce_schemas(link, machine)
     service.greet(link, session)
 
 
@@ -161,6 +163,7 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     take_over(link, held, machine)
     service.registry.enter(held, token)
     link.flush()
+    announce_schemas(link, machine)
     if plan.first_available is not None:
         tell_gap(link, machine.session_id, plan.first_available)
     again = [] if held.journal is None else held.journal.take(plan)
@@ -179,9 +182,6 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     )
 
 
-def tell_gap(link: Link, session_id: int, first: int) -> None:
-    """Events were lost: the client must rebuild its state (nnrp-extensions, Resume watermark)."""
-    if not link.machine.may_send(MessageType.ERROR):
 def take_over(link: Link, held: ServedSession, machine: Session) -> None:
     """``machine``, new on this connection, carries on what ``held`` has been doing on another."""
     machine.legacy_descriptors = held.machine.legacy_descriptors
@@ -192,6 +192,9 @@ def take_over(link: Link, held: ServedSession, machine: Session) -> None:
     held.machine, held.link = machine, link
 
 
+def tell_gap(link: Link, session_id: int, first: int) -> None:
+    """Events were lost: the client must rebuild its state (nnrp-extensions, Resume watermark)."""
+    if not link.machine.may_send(MessageType.ERROR):
         return
     text = f"events before {first} are gone; the first available is {first}".encode()
     message = Error(

@@ -74,9 +74,8 @@ class Others:
 
     def _chunks_for(self, machine: Machine, event: Event) -> Chunks:
         """Turns of one session do not overlap, so positions of one are kept at a time."""
-        terms = machine.terms
         if self._chunks is None or (event.prompt_id is not None and event.prompt_id != self._turn):
-            self._chunks, self._turn = Chunks((terms.schema_id, terms.schema_version), bool(terms.features)), None
+            self._chunks, self._turn = Chunks(machine.terms), None
         if self._turn is None and event.prompt_id is not None and event.type == EventType.SESSION_UPDATE:
             self._turn = event.prompt_id
             for each in self._ring.read(0, event.id - self._ring.waterline):

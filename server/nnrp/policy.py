@@ -13,6 +13,7 @@ from protocol.nnrp.machines.cache_records import CacheLimits
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.hello import HelloPolicy
 from protocol.nnrp.machines.opening import OpenPolicy
+from protocol.nnrp.messages import CachePut
 from server.config import Config
 from server.nnrp.scheduler import SchedulingPolicy
 
@@ -48,6 +49,8 @@ class ServingPolicy:
     scheduling: SchedulingPolicy = attrs.field(factory=SchedulingPolicy)
     max_interactive: int = 0
     """Sessions of class interactive; those opened beyond it are lowered to balanced, and told so. 0: no limit."""
+    announced: tuple[tuple[CachePut, bytes], ...] = ()
+    """Schemas that are installed at a session's client when it has opened, where it may have them."""
     send_timeout: float = 30.0
     max_connections: int = 1024
     max_detached: int = 4096

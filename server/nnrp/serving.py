@@ -11,6 +11,7 @@ import attrs
 import trio
 from prometheus_client.core import Metric
 
+from protocol.nnrp.agent_schemas import announcements
 from protocol.nnrp.enums import ProfileId
 from server.config import Config, is_loopback
 from server.nnrp.listener import listen_tcp, tls_context
@@ -131,7 +132,7 @@ def _policy(config: Config) -> ServingPolicy:
             max_in_flight_operations=min(opening.max_in_flight_operations, pending),
             operation_credit=min(opening.operation_credit, pending),
         )
-    return attrs.evolve(policy, opening=opening)
+    return attrs.evolve(policy, opening=opening, announced=tuple(announcements()))
 
 
 async def _drain(service: NnrpService, drain: Drain) -> None:

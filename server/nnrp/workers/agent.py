@@ -55,8 +55,7 @@ class AgentWorker:
     async def run(self, submit: Submit, emit: Emit) -> Answer:
         text = _prompt(submit)
         session = await self._open()
-        terms = submit.session.terms
-        turn = _OwnTurn(submit, emit, Chunks((terms.schema_id, terms.schema_version), bool(terms.features)))
+        turn = _OwnTurn(submit, emit, Chunks(submit.session.terms))
         prompt: Turn | None = None
         try:
             prompt, _ = session.submit_prompt(
