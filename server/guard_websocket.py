@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
 import trio
@@ -44,6 +44,10 @@ class GuardedWebSocket(WSStream):
         """What the peer closed with; None while it has not, or when it is just gone."""
         self.largest = self.config.websocket_max_message_size
         """Bytes of one message. A route whose protocol allows others says so before it accepts."""
+        self.on_text: Callable[[str], Awaitable[None]] | None = None
+        """Where text goes instead of ``receive``: a route may set it once it has received `forwarded` messages."""
+        self.forwarded = 0
+        """Messages handed to the application so far."""
         self._texts: list[str] = []
         self._bytes = bytearray()
         """What has come of one message, in whichever of the two is its type."""
@@ -131,6 +135,10 @@ class GuardedWebSocket(WSStream):
             text = "".join(self._texts) if isinstance(event, TextMessage) else None
             whole = bytes(self._bytes) if text is None else None
             self._forget()
+            if text is not None and self.on_text is not None:
+                await self.on_text(text)
+                return
+            self.forwarded += 1
             assert self.app_put is not None
             await self.app_put({"type": "websocket.receive", "bytes": whole, "text": text})
 

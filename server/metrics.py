@@ -32,6 +32,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
+        self._log: Any = None
         self._sessions_started = self._counter("sessions_started", "Sessions started, by kind of start", "start")
         self._sessions_ended = self._counter("sessions_ended", "Sessions ended, by reason", "reason")
         self._settled = self._counter(
@@ -51,7 +52,11 @@ class Metrics:
     def note(self, note: Note, /, **fields: Any) -> None:
         """The engine's `sessions.observer.Observer`: count it, then log it."""
         self._count(note, fields)
-        getattr(log, _LOUD.get(note, "debug"))(note.value, **fields)
+        if self._log is None:
+            # Bound when the first note comes, when logging is set up: a fresh binding for every prompt costs as much as
+            # counting it.
+            self._log = log.bind()
+        getattr(self._log, _LOUD.get(note, "debug"))(note.value, **fields)
 
     def watch(self, look: Callable[[], Iterable[Metric]]) -> None:
         """Ask ``look`` for gauges at every scrape."""

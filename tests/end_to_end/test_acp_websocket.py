@@ -52,6 +52,22 @@ async def test_an_ordinary_client() -> None:
         assert session.clients == {}
 
 
+async def test_many_calls_in_one_segment() -> None:
+    """Each is carried out in its turn; they do not count as a peer that sends faster than it is served."""
+    import msgspec
+
+    calls = [
+        msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": "authenticate", "params": {}})
+        for number in range(100, 2100)
+    ]
+    async with acp_sockets() as place, open_socket(place.port, initialize={}) as socket:
+        async with trio.open_nursery() as nursery:
+            frames = b"".join(b"\x81" + bytes([0x80 | len(call)]) + bytes(4) + call for call in calls)
+            nursery.start_soon(socket.raw.send, frames)
+            answered = [(await socket.next())["id"] for _ in calls]
+        assert answered == list(range(100, 2100))
+
+
 async def test_no_compression() -> None:
     """A frame must not unpack to a thousand times its size: the offer is not taken."""
     async with acp_sockets() as place:

@@ -7,8 +7,10 @@ carried out after the one before it; what it causes is sent whenever it is there
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
+import attrs
 import msgspec
 import trio
 from quart import Blueprint, Websocket, websocket
@@ -63,6 +65,14 @@ class _PeerGone(Exception):
     """The peer takes nothing any more."""
 
 
+@attrs.define(eq=False)
+class _Batch:
+    """What goes out in one write."""
+
+    messages: list[bytes] = attrs.field(factory=list)
+    sent: bool = False
+
+
 class _Socket:
     """The sending side: one write at a time, each with a deadline."""
 
@@ -71,6 +81,8 @@ class _Socket:
         self._quart = quart
         self._timeout = send_timeout
         self._lock = trio.Lock()
+        self._batch = _Batch()
+        self._received = 0
         self._sends: RequestSends = self.scope[CONNECTION]
         state = self.scope.get("state") or {}
         self._guarded: GuardedWebSocket | None = state.get(WEBSOCKET)
@@ -89,18 +101,42 @@ class _Socket:
     async def receive(self) -> str | None:
         """The next message; None for one that is not text (ACP-237)."""
         message = await self._quart.receive()
+        self._received += 1
         return message if isinstance(message, str) else None
 
+    def hand_over(self, take: Callable[[str], Awaitable[None]]) -> None:
+        """Let text come straight to ``take`` if nothing is on its way to `receive`, which then only tells the end."""
+        if self._guarded is not None and self._guarded.forwarded == self._received:
+            self._guarded.on_text = take
+
     async def send(self, messages: list[bytes]) -> None:
-        """Raises `_PeerGone`."""
-        async with self._lock:
-            with self._sends.begin(self._timeout) as sending:
-                if self._guarded is not None:
-                    await self._guarded.send_texts(messages)
-                else:
-                    for message in messages:
-                        await self._quart.send(message.decode())
-            self._sends.end()
+        """Send after everything given before. What comes while a write is going on goes out together, in the next one.
+        Raises `_PeerGone`."""
+        batch = self._batch
+        batch.messages += messages
+        try:
+            # Waiting for a free lock would cost a scheduler pass.
+            self._lock.acquire_nowait()
+        except trio.WouldBlock:
+            await self._lock.acquire()
+        try:
+            if batch is self._batch:
+                self._batch = _Batch()
+                await self._write(batch.messages)
+                batch.sent = True
+        finally:
+            self._lock.release()
+        if not batch.sent:
+            raise _PeerGone
+
+    async def _write(self, messages: list[bytes]) -> None:
+        with self._sends.begin(self._timeout) as sending:
+            if self._guarded is not None:
+                await self._guarded.send_texts(messages)
+            else:
+                for message in messages:
+                    await self._quart.send(message.decode())
+        self._sends.end()
         if sending.cancelled_caught:
             self.drop()
             raise _PeerGone
@@ -247,15 +283,22 @@ class _Conversation:
 
     async def _receive(self) -> None:
         while True:
+            self._socket.hand_over(self._take)
             text = await self._socket.receive()
-            if text is None:
-                continue
-            self._inbox.append(text)
-            self._inbox_size += len(text)
-            if len(self._inbox) > MOST_WAITING or self._inbox_size > MOST_WAITING_BYTES:
-                self._end(_RESOURCES)
-                return
-            self._arrived.set()
+            if text is not None:
+                await self._take(text)
+
+    async def _take(self, text: str) -> None:
+        if self._close is not None:
+            return
+        self._inbox.append(text)
+        self._inbox_size += len(text)
+        if len(self._inbox) > MOST_WAITING or self._inbox_size > MOST_WAITING_BYTES:
+            self._end(_RESOURCES)
+        self._arrived.set()
+        if len(self._inbox) > 1:
+            # Many at once: each gets its turn before the next is taken.
+            await trio.lowlevel.checkpoint()
 
     async def _carry_out(self) -> None:
         while True:
