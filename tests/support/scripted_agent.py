@@ -16,6 +16,9 @@ as one shell-quoted string. Options are one JSON object, read from ``argv[1]`` o
 ``fork``, ``close``    true: advertise and serve session/fork, session/close
 ``early``              number of updates sent before session/new is answered (default 0)
 ``new_error``          ``[code, message, data?]``: session/new answers this error
+``new_result``         an object: its members are added to the answer to session/new, or replace what is there
+``session_id``         the id of every new session
+``list_result``        what session/list answers
 ``no_modes``           true: session/new gives neither modes, models nor configOptions
 ``config_model``       true: no session/set_model (-32601); the model is a configOption only
 ``ignore_sigterm``     true
@@ -269,8 +272,9 @@ class Agent:
             raise TurnError(dict(zip(("code", "message", "data"), error, strict=False)))
         wanted = (params.get("_meta") or {}).get("qwen-code/sessionId")
         made = str(uuid.uuid4()) if self.options.get("uuids") else f"s-{os.getpid()}-{len(self.sessions) + 1}"
-        session_id = wanted or made
-        return {"sessionId": session_id, **self.open(session_id, params).state(self.options)}
+        session_id = wanted or self.options.get("session_id") or made
+        state = self.open(session_id, params).state(self.options)
+        return {"sessionId": session_id, **state, **self.options.get("new_result", {})}
 
     def open(self, session_id: str, params: dict[str, Any]) -> Session:
         session = self.sessions[session_id] = Session(session_id, params)
@@ -327,6 +331,8 @@ class Agent:
 
     def list_stored(self, params: dict[str, Any]) -> dict[str, Any]:
         del params
+        if "list_result" in self.options:
+            return self.options["list_result"]  # type: ignore[no-any-return]  # whatever the test asks for
         return {
             "sessions": [
                 {"sessionId": key, "cwd": value["cwd"], "title": f"title of {key}", "updatedAt": "2026-01-01T00:00:00Z"}

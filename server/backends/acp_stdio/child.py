@@ -103,7 +103,7 @@ class Child:
     def session_for(self, params: Mapping[str, Raw]) -> AcpAgentSession | None:
         """The session a message of the agent is about."""
         raw = params.get("sessionId")
-        return self._routes.get(bytes(raw)) if raw is not None else None
+        return self._routes.get(_route(raw)) if raw is not None else None
 
     # Life
 
@@ -272,7 +272,7 @@ class Child:
         if update is None or session_id is None:
             self.diagnostics.noise(b"session/update without sessionId or update")
             return 0
-        key = bytes(session_id)
+        key = _route(session_id)
         session = self._routes.get(key)
         if session is None:
             return self._unrouted(key, params)
@@ -325,3 +325,14 @@ class Child:
         assert stream is not None
         await read_stderr(stream, self.diagnostics)
         self._stderr_read.set()
+
+
+def _route(session_id: Raw) -> bytes:
+    r"""The key of a session under the id an agent writes: JSON can spell one text in several ways (``\/``, ``\u00e9``)."""
+    raw = bytes(session_id)
+    if b"\\" not in raw:
+        return raw
+    try:
+        return msgspec.json.encode(msgspec.json.decode(raw))
+    except (msgspec.MsgspecError, RecursionError):
+        return raw

@@ -37,7 +37,8 @@ class Envelope(msgspec.Struct, gc=False):
     """Any message from the agent. Absent members are empty; ``params`` is split one level deep, values untouched."""
 
     id: Raw = _ABSENT
-    method: str = ""
+    method: str | None = None
+    """None also when it is null: some agents write every member of a message, those that it does not have as null."""
     params: dict[str, Raw] | None = None
     result: Raw = _ABSENT
     error: Raw = _ABSENT

@@ -142,7 +142,7 @@ class Peer:
         if message.method:
             if message.method == "session/update" and params is not None:
                 return self._inbound.update(params)
-            return self._incoming(message)
+            return self._incoming(message, message.method)
         self._answer(message, line)
         return 0
 
@@ -153,12 +153,12 @@ class Peer:
         for call in calls.values():
             call.fail(error)
 
-    def _incoming(self, message: Envelope) -> int:
+    def _incoming(self, message: Envelope, method: str) -> int:
         params = message.params if message.params is not None else {}
         number = bytes(message.id)
         if not number or number == b"null":
-            return self._inbound.notification(message.method, params)
-        return self._inbound.request(Raw(number), message.method, params)
+            return self._inbound.notification(method, params)
+        return self._inbound.request(Raw(number), method, params)
 
     def _answer(self, message: Envelope, line: bytes) -> None:
         if not bytes(message.id) or not (bytes(message.result) or bytes(message.error)):

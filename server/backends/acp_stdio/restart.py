@@ -24,23 +24,32 @@ class Backoff:
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
-        self._not_before = float("-inf")
+        self.not_before = float("-inf")
+        """When the next start is allowed."""
         self.failures = 0
         """Failures in a row."""
+        self._delay = policy.initial
+        """Seconds the next failure costs."""
 
     def failed(self, lived: float) -> None:
         """The agent crashed, or did not start, after ``lived`` seconds."""
         if lived >= self._policy.healthy_after:
-            self.failures = 0
-        delay = min(self._policy.maximum, self._policy.initial * self._policy.factor**self.failures)
+            self._forget()
+        self._delay = min(self._policy.maximum, self._delay)
+        self.not_before = trio.current_time() + self._delay
+        # Step by step and never beyond the maximum: a power of the count of failures overflows in the end.
+        self._delay *= self._policy.factor
         self.failures += 1
-        self._not_before = trio.current_time() + delay
 
     def ended_well(self) -> None:
-        self.failures = 0
-        self._not_before = float("-inf")
+        self._forget()
+        self.not_before = float("-inf")
 
     async def wait(self) -> None:
         """Wait until the next start is allowed."""
-        if self._not_before > trio.current_time():
-            await trio.sleep_until(self._not_before)
+        if self.not_before > trio.current_time():
+            await trio.sleep_until(self.not_before)
+
+    def _forget(self) -> None:
+        self.failures = 0
+        self._delay = self._policy.initial

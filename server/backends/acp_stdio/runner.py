@@ -160,10 +160,8 @@ class AcpAgentRunner:
         found: list[StoredSession] = []
         params: dict[str, Any] = {"cwd": cwd}
         for _ in range(MAX_LIST_PAGES):
-            result = msgspec.json.decode(await child.peer.request("session/list", params))
-            listed = result.get("sessions") if isinstance(result, dict) else None
-            found += [entry for item in listed or () if (entry := _stored(item)) is not None]
-            cursor = result.get("nextCursor") if isinstance(result, dict) else None
+            listed, cursor = _listed(await child.peer.request("session/list", params))
+            found += [entry for item in listed if (entry := _stored(item)) is not None]
             if not isinstance(cursor, str):
                 break
             params["cursor"] = cursor
@@ -232,6 +230,9 @@ class AcpAgentRunner:
             launch.child = await self._start(cwd, nursery)
         except SessionError as error:
             launch.error = error
+        except Exception as error:  # the barrier of one start: a fault in it must not end the engine
+            structlog.get_logger("moorline.agent").error("agent_start_failed", agent=self.name, exc_info=error)
+            launch.error = AgentStartError("Internal error", error_kind="acp_channel_unavailable")
         finally:
             if launch.child is None and launch.error is None:
                 launch.error = AgentStartError("The agent runner is shutting down")
@@ -285,6 +286,18 @@ class AcpAgentRunner:
             self._backoff.ended_well()
         elif child.ready:
             self._backoff.failed(trio.current_time() - child.begun)
+
+
+def _listed(raw: msgspec.Raw) -> tuple[list[Any], object]:
+    """Entries and next cursor of one page. Raises `RunnerError`."""
+    try:
+        result = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise RunnerError(f"The agent's answer is malformed: {error}", error_kind="protocol_error") from error
+    listed = result.get("sessions") if isinstance(result, dict) else None
+    if not isinstance(listed, list):
+        raise RunnerError("The agent answered session/list without a list", error_kind="protocol_error")
+    return listed, result.get("nextCursor")
 
 
 def _stored(item: object) -> StoredSession | None:

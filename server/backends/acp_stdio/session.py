@@ -23,7 +23,8 @@ __all__ = ["CLOSE_WAIT", "AcpAgentSession"]
 
 CLOSE_WAIT: Final = 0.5
 """Seconds an agent that advertises session/close gets to answer it."""
-_STATE_KEYS: Final = ("models", "modes", "configOptions")
+_STATE_KINDS: Final[Mapping[str, type]] = {"models": dict, "modes": dict, "configOptions": list}
+_CHOICES: Final = ("availableModels", "availableModes")
 _SETTINGS: Final = frozenset({"current_mode_update", "config_option_update", "current_model_update"})
 _HISTORY: Final = frozenset(
     {
@@ -75,12 +76,20 @@ class AcpAgentSession:
     # What the agent says
 
     def learn(self, result: Mapping[str, Raw]) -> None:
-        """Take over what session/new, load, resume, fork or set_config_option answered."""
-        for key in _STATE_KEYS:
-            if (raw := result.get(key)) is not None:
+        """Take over what session/new, load, resume, fork or set_config_option answered, where it has the form it must have:
+        everybody who looks at `state` relies on that."""
+        for key, kind in _STATE_KINDS.items():
+            if (raw := result.get(key)) is None or bytes(raw) == b"null":
+                continue
+            try:
                 value = decode_json(raw)
-                if value is not None:
-                    self._state[key] = value
+            except (msgspec.MsgspecError, RecursionError) as error:
+                self._child.diagnostics.complain("agent_setting_malformed", kind=key, error=str(error))
+                continue
+            if not isinstance(value, kind) or not _choices_are_lists(value):
+                self._child.diagnostics.complain("agent_setting_malformed", kind=key, error="not of its type")
+                continue
+            self._state[key] = value
 
     def update(self, update: Raw, extra: Mapping[str, Raw] | None) -> int:
         """Pass an update on as it is. Returns the number of events published."""
@@ -267,3 +276,7 @@ class AcpAgentSession:
     def _has_option(self, config_id: str) -> bool:
         options = self._state.get("configOptions")
         return isinstance(options, list) and any(isinstance(o, dict) and o.get("id") == config_id for o in options)
+
+
+def _choices_are_lists(value: Any) -> bool:
+    return isinstance(value, list) or all(isinstance(value.get(name, []), list) for name in _CHOICES)

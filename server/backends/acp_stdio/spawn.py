@@ -12,10 +12,15 @@ import trio
 
 from sessions.errors import AgentStartError
 
-__all__ = ["SECRETS", "ChildSettings", "spawn"]
+__all__ = ["SECRETS", "ChildSettings", "inherited_environment", "spawn"]
 
-SECRETS: Final = frozenset({"MOORLINE_TOKEN", "QWEN_SERVER_TOKEN"})
+SECRETS: Final = frozenset({"MOORLINE_TOKEN", "QWEN_SERVER_TOKEN", "MOORLINE_UPSTREAM_KEY"})
 """The server's own credentials: an agent runs a model's commands and has no business with them."""
+
+
+def inherited_environment() -> dict[str, str]:
+    """What a process we start for an agent, or as one, may know of our environment: all but `SECRETS`."""
+    return {key: value for key, value in os.environ.items() if key not in SECRETS}
 
 
 @attrs.frozen(slots=True, kw_only=True)
@@ -42,7 +47,7 @@ async def spawn(settings: ChildSettings, cwd: str | None) -> trio.Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=cwd,
-            env={key: value for key, value in os.environ.items() if key not in SECRETS} | dict(settings.env),
+            env=inherited_environment() | dict(settings.env),
             start_new_session=True,
         )
     except (OSError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import uuid
@@ -13,6 +12,7 @@ import trio
 
 from server.backends.acp_stdio.messages import INTERNAL_ERROR, INVALID_PARAMS, RESOURCE_NOT_FOUND
 from server.backends.acp_stdio.process_group import end_bound, end_group, signal_name
+from server.backends.acp_stdio.spawn import inherited_environment
 from server.backends.acp_stdio.workspace import MethodError
 
 __all__ = ["MAX_TERMINALS", "OUTPUT_LIMIT", "Terminal", "Terminals"]
@@ -113,7 +113,7 @@ class Terminals:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 cwd=cwd or self._cwd,
-                env={**os.environ, **env},
+                env=inherited_environment() | dict(env),
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

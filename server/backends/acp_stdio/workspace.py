@@ -64,6 +64,8 @@ class Workspace:
         start = max(0, (line or 1) - 1)
         # Only LF ends a line here too: an editor counts so, and so does the agent.
         lines = text.split("\n")
+        if limit is not None and limit < 0:
+            raise MethodError(INVALID_PARAMS, "limit must not be negative", {"path": path})
         if limit is None:
             return "\n".join(lines[start:])
         chosen = lines[start : start + limit]
@@ -86,21 +88,26 @@ class Workspace:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
         finally:
             os.close(parent)
-        with os.fdopen(file, "rb") as opened:
-            status = os.fstat(opened.fileno())
+        try:
+            status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
                 raise MethodError(INVALID_PARAMS, f"not a regular file: {path}", {"path": path})
-            data = opened.read(FILE_LIMIT + 1)
-            if len(data) > FILE_LIMIT:
-                message = f"file has {status.st_size} bytes, more than {FILE_LIMIT}"
-                raise MethodError(INVALID_PARAMS, message, {"path": path})
-            return data
+            # Not before it is known what this is: for a directory fdopen raises, and leaves the descriptor to its caller.
+            with os.fdopen(file, "rb", closefd=False) as opened:
+                data = opened.read(FILE_LIMIT + 1)
+        finally:
+            os.close(file)
+        if len(data) > FILE_LIMIT:
+            message = f"file has {status.st_size} bytes, more than {FILE_LIMIT}"
+            raise MethodError(INVALID_PARAMS, message, {"path": path})
+        return data
 
     def _write(self, relative: str, data: bytes) -> None:
         parent, name = self._open_parent(relative, create=True)
         try:
             mode = self._mode_of(name, parent)
-            temporary = f".{name[:100]}.{uuid.uuid4().hex}"
+            # Nothing of the name in it: that may be as long as a name can be.
+            temporary = f".{uuid.uuid4().hex}.tmp"
             file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=parent)
             try:
                 with os.fdopen(file, "wb") as opened:

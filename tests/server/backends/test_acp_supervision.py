@@ -7,13 +7,14 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import trio
 import trio.testing
 
 from server.backends.acp_stdio import AcpAgentRunner, RestartPolicy
+from server.backends.acp_stdio.restart import Backoff
 from sessions.errors import AgentStartError, AgentStartTimeout, RunnerError, RunnerLost
 from tests.support import scripted_agent
 from tests.support.agents import alive, scripted_runner, scripted_session, until, wait_gone, zombies_of
@@ -115,8 +116,8 @@ async def test_c_098_stderr_before_the_handshake_and_in_a_turn(capfd: pytest.Cap
 
 async def test_the_servers_secrets_stay_with_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An agent runs a model's commands; the bearer token is not among its variables."""
-    monkeypatch.setenv("MOORLINE_TOKEN", "hush-hush")
-    monkeypatch.setenv("QWEN_SERVER_TOKEN", "hush-hush")
+    for secret in ("MOORLINE_TOKEN", "QWEN_SERVER_TOKEN", "MOORLINE_UPSTREAM_KEY"):
+        monkeypatch.setenv(secret, "hush-hush")
     seen = tmp_path / "environment"
     runner = AcpAgentRunner(["/bin/sh", "-c", f"env > {seen}"], env={"ADDED": "yes"})
     async with running(runner):
@@ -228,6 +229,35 @@ async def test_back_off_grows_and_is_forgotten() -> None:
         assert runner.statistics().failures_in_a_row == 3
         await session.aclose()
         assert runner.statistics().failures_in_a_row == 0
+
+
+def test_back_off_never_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that cannot start, asked for again and again for hours, costs its maximum each time and nothing else."""
+    monkeypatch.setattr(trio, "current_time", lambda: 0.0)
+    backoff = Backoff(RestartPolicy())
+    for _ in range(5000):
+        backoff.failed(0.0)
+    assert (backoff.failures, backoff.not_before) == (5000, 5.0)
+    backoff.failed(60.0)
+    assert (backoff.failures, backoff.not_before) == (1, 0.1)
+
+
+async def test_a_fault_in_a_start_is_that_starts_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-069: whatever goes wrong while an agent is started, the engine lives on and the next start is a new one."""
+    runner = scripted_runner({})
+    async with running(runner):
+        with monkeypatch.context() as patched:
+            patched.setattr(runner, "_start", _fault)
+            for _ in range(2):
+                with pytest.raises(AgentStartError):
+                    await open_session(runner, FakeHost())
+        session = await open_session(runner, FakeHost())
+        assert (await run_prompt(session, "hi")).stop_reason == "end_turn"
+
+
+async def _fault(*_: object) -> NoReturn:
+    await trio.lowlevel.checkpoint()
+    raise RecursionError("scripted fault")
 
 
 # Pipes

@@ -340,6 +340,21 @@ async def test_settings_follow_the_agents_own_changes() -> None:
         assert len(desk.host.updates) == 2
 
 
+ODD_SETTINGS: list[dict[str, Any]] = [
+    {"modes": 5, "models": "x", "configOptions": {"a": 1}},
+    {"modes": [1], "models": {"availableModels": 7, "currentModelId": []}, "configOptions": None},
+    {"modes": {"availableModes": "x"}, "models": True},
+]
+
+
+@pytest.mark.parametrize("result", ODD_SETTINGS, ids=str)
+async def test_settings_of_another_type_are_left_out(result: dict[str, Any]) -> None:
+    """Issue 2, bad input: who reads a session's state finds objects, with lists of choices, or nothing."""
+    async with scripted_session(options={"no_modes": True, "new_result": result}) as desk:
+        assert desk.session.state() == {}
+        assert (await run_prompt(desk.session, "hi")).stop_reason == "end_turn"
+
+
 async def test_extension_requests() -> None:
     async with scripted_session() as desk:
         sent = {"sessionId": desk.host.session_id, "x": [1]}
@@ -349,6 +364,35 @@ async def test_extension_requests() -> None:
         assert (caught.value.code, caught.value.data) == (-32050, {"y": 2})
         with pytest.raises(Unsupported):
             await desk.session.extension("_unknown", {})
+
+
+async def test_a_session_id_has_several_spellings() -> None:
+    """JSON writes ``/`` and ``é`` in two ways each; the agent's updates and questions find their session all the same."""
+    async with scripted_session(options={"session_id": "sé/1"}) as desk:
+        chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "slashed"}}
+        line = {"method": "session/update", "params": {"sessionId": "sé/1", "update": chunk}}
+        slashed = json.dumps(line).replace("/1", "\\/1") + "\n"
+        await run_prompt(desk.session, steps(["say", "escaped"], ["raw", slashed], ["permission"]))
+        assert texts(desk.host)[:2] == ["escaped", "slashed"]
+        assert len(desk.host.questions) == 1
+        assert desk.runner.statistics().agents[0].stray_updates == 0
+
+
+async def test_an_answer_may_say_that_it_has_no_method() -> None:
+    """Agents whose messages are one type write the members they do not use as null."""
+    start = [
+        ["raw", '{"jsonrpc":"2.0","id":1,"method":null,"params":null,"error":null,"result":{"agentCapabilities":{}}}\n']
+    ]
+    async with running(scripted_runner({"initialize": "never", "start": start})) as runner:
+        assert (await runner.capabilities()).load_session is False
+
+
+@pytest.mark.parametrize("result", [5, None, {}, {"sessions": 5}, {"sessions": None}], ids=str)
+async def test_a_list_that_is_none_is_an_error(result: Any, tmp_path: Path) -> None:
+    """REST-041: the agent's error, which takes nothing from the list of what we have."""
+    async with running(scripted_runner({"state": str(tmp_path / "state"), "list_result": result})) as runner:
+        with pytest.raises(RunnerError):
+            await runner.list_sessions("/")
 
 
 # Starting sessions

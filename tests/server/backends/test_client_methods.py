@@ -12,6 +12,7 @@ import pytest
 
 from server.backends.acp_stdio import terminals, workspace
 from server.backends.acp_stdio.messages import INVALID_PARAMS, RESOURCE_NOT_FOUND
+from server.backends.acp_stdio.spawn import SECRETS
 from server.backends.acp_stdio.workspace import MethodError, Workspace
 from tests.support.agents import Desk, alive, scripted_session, until, wait_gone
 from tests.support.fake_host import run_prompt, texts
@@ -53,6 +54,11 @@ def refused(call: Any, *args: Any) -> int:
 def test_read_lines(inside: Path, line: int | None, limit: int | None, expected: str) -> None:
     """``line`` is counted from 1."""
     assert Workspace(str(inside)).read_text(str(inside / "hello.txt"), line, limit) == expected
+
+
+def test_a_negative_limit_is_refused(inside: Path) -> None:
+    """ACP-198: not the lines that Python's slices would make of it."""
+    assert refused(Workspace(str(inside)).read_text, str(inside / "hello.txt"), 1, -1) == INVALID_PARAMS
 
 
 def test_read_and_write_follow_links_inside(inside: Path) -> None:
@@ -126,6 +132,23 @@ def test_only_regular_files(inside: Path) -> None:
     assert refused(space.read_text, str(inside)) == INVALID_PARAMS
 
 
+def test_a_directory_leaves_no_descriptor_open(inside: Path) -> None:
+    """Issue 2, bad input: an agent that reads directories must not use up the server's descriptors."""
+    (inside / "folder").mkdir()
+    space = Workspace(str(inside))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        assert refused(space.read_text, str(inside / "folder")) == INVALID_PARAMS
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("name", ["漢" * 85, "é" * 127, "a" * 255], ids=["three bytes", "two bytes", "ascii"])
+def test_names_as_long_as_names_can_be(inside: Path, name: str) -> None:
+    Workspace(str(inside)).write_text(str(inside / name), "x")
+    assert (inside / name).read_text() == "x"
+    assert sorted(each.name for each in inside.iterdir()) == sorted(["hello.txt", name])
+
+
 def test_sizes_are_bounded(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workspace, "FILE_LIMIT", 10)
     (inside / "big").write_text("x" * 11)
@@ -181,6 +204,18 @@ async def test_a_terminal_from_start_to_release(desk: Desk, inside: Path) -> Non
     assert output == {"output": f"hi\n{inside}\n", "truncated": False, "exitStatus": {"exitCode": 3, "signal": None}}
     assert await ask(desk, "terminal/release", terminalId=terminal) == {}
     assert (await ask(desk, "terminal/output", terminalId=terminal))["error"]["code"] == RESOURCE_NOT_FOUND
+
+
+@pytest.mark.process
+async def test_the_servers_secrets_stay_with_the_server(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command an agent starts through us sees no more of our environment than the agent itself."""
+    for secret in SECRETS:
+        monkeypatch.setenv(secret, "hush-hush")
+    monkeypatch.setenv("HARMLESS", "yes")
+    made = await ask(desk, "terminal/create", command="env")
+    await ask(desk, "terminal/wait_for_exit", terminalId=made["terminalId"])
+    output = (await ask(desk, "terminal/output", terminalId=made["terminalId"]))["output"]
+    assert ("hush-hush" in output, "HARMLESS=yes" in output) == (False, True)
 
 
 @pytest.mark.process
