@@ -15,8 +15,14 @@ MAY_IMPORT = {
     "server": {"server", "sessions", "protocol"},
     "client": {"client", "protocol"},
 }
-# The command line offers the client's commands, and the test harness links the real client to the real server.
-CROSSINGS = {("server/cli", "client"), ("server/commands", "client"), ("server/testing", "client")}
+# The command line offers the client's commands; the test harness and the conformance adapter link the real client to a
+# real server.
+CROSSINGS = {
+    ("server/cli", "client"),
+    ("server/commands", "client"),
+    ("server/testing", "client"),
+    ("server/conformance", "client"),
+}
 IO_LIBRARIES = {
     "trio",
     "socket",

@@ -61,16 +61,28 @@ class Submission:
         return self
 
     async def __anext__(self) -> Result:
-        while not self._kept:
-            if self._over:
-                if self._error is not None:
-                    raise self._error
-                raise StopAsyncIteration
+        while (result := self.receive_nowait()) is None:
+            await self.wait_more()
+        return result
+
+    def receive_nowait(self) -> Result | None:
+        """The next result if it has come, None if none has yet: for a caller that polls. Raises ``StopAsyncIteration`` at
+        the end, and what the iteration raises."""
+        if self._kept:
+            result = self._kept.popleft()
+            self._kept_bytes -= size_of(result.content)
+            return result
+        if not self._over:
+            return None
+        if self._error is not None:
+            raise self._error
+        raise StopAsyncIteration
+
+    async def wait_more(self) -> None:
+        """Wait until `receive_nowait` has something to say."""
+        if not self._kept and not self._over:
             self._more = trio.Event()
             await self._more.wait()
-        result = self._kept.popleft()
-        self._kept_bytes -= size_of(result.content)
-        return result
 
     async def result(self) -> Result:
         """The final result; parts that were not iterated are dropped. Raises as the iteration does."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+
+if TYPE_CHECKING:
+    from server.conformance.case import Evidence, Verdict
 
 __all__ = ["conformance"]
 
@@ -54,17 +57,27 @@ class Results(msgspec.Struct):
 @click.command()
 @click.option("--plan", type=click.Path(path_type=Path), required=True, help="The plan of the suite's runner (JSON).")
 @click.option("--output", type=click.Path(path_type=Path), help="Where results go instead of the plan's results_path.")
-def conformance(plan: Path, output: Path | None) -> None:
+@click.option("--url", help="A running server, tcp://host:port, whose runner is the echo. Without it one of our own.")
+@click.option("--quic-url", help="The same server over QUIC, quic://host:port.")
+@click.option("--ca-file", help="Whose certificates to trust over QUIC, in PEM.")
+@click.option("--token", envvar="MOORLINE_TOKEN", help="Token of that server. Also MOORLINE_TOKEN.")
+@click.option("--machines", is_flag=True, help="Decide on the codec and the machines alone, without a server.")
+def conformance(plan: Path, output: Path | None, machines: bool, **where: str | None) -> None:
     """Carry out the cases of a conformance plan and write their results.
+
+    Every case is decided twice: on the codec and the machines, and against a running server, by raw packets and our client.
+    It passes when both pass. Without --url the server is one of our own in this process, on loopback, over TCP and QUIC.
 
     Exit status 0 when results were written, whatever they say; 1 when they cannot be written; 2 for a plan that cannot
     be read or has not the agreed form.
     """
     wanted = _read(plan)
+    live = None if machines else _run_live([each.id for each in wanted.cases], where)
+    folder = Path(wanted.artifacts.evidence_dir)
     results = Results(
         wanted.protocol_version,
         wanted.implementation_name,
-        [_carry_out(each, Path(wanted.artifacts.evidence_dir)) for each in wanted.cases],
+        [_carry_out(each, folder, None if live is None else live[each.id]) for each in wanted.cases],
     )
     target = output or Path(wanted.artifacts.results_path)
     try:
@@ -84,11 +97,28 @@ def _read(path: Path) -> Plan:
         raise click.UsageError(f"{path} is not a plan: {error}") from error
 
 
-def _carry_out(wanted: PlannedCase, evidence_dir: Path) -> CaseResult:
+def _run_live(identifiers: list[str], where: dict[str, str | None]) -> dict[str, tuple[Verdict, Evidence]]:
+    import trio
+
+    from server.conformance.live import open_place, run_live_cases
+
+    async def run() -> dict[str, tuple[Verdict, Evidence]]:
+        url, quic = where["url"], where["quic_url"]
+        async with open_place(url, quic=quic, token=where["token"], ca_file=where["ca_file"]) as place:
+            return await run_live_cases(place, identifiers)
+
+    return trio.run(run)
+
+
+def _carry_out(wanted: PlannedCase, evidence_dir: Path, live: tuple[Verdict, Evidence] | None) -> CaseResult:
     from server.conformance import Evidence, run_case
+    from server.conformance.case import both
 
     evidence = Evidence()
     verdict = run_case(wanted.id, evidence)
+    if live is not None:
+        verdict = both(verdict, live[0])
+        evidence.lines += ["", "against the running server:", *live[1].lines]
     result = CaseResult(wanted.id, str(verdict.outcome), verdict.failure_kind, verdict.message)
     if evidence.lines:
         result.evidence_paths = _write_evidence(evidence_dir / f"{_file_name(wanted.id)}.txt", evidence.lines)

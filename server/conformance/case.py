@@ -11,7 +11,18 @@ import attrs
 from protocol.errors import LocalProtocolError
 from protocol.nnrp.errors import NnrpError, Outcome
 
-__all__ = ["CASES", "SKIPS", "CaseOutcome", "Evidence", "Verdict", "case", "expect", "expect_refusal", "run_case"]
+__all__ = [
+    "CASES",
+    "SKIPS",
+    "CaseOutcome",
+    "Evidence",
+    "Verdict",
+    "both",
+    "case",
+    "expect",
+    "expect_refusal",
+    "run_case",
+]
 
 P = ParamSpec("P")
 
@@ -30,6 +41,14 @@ class Verdict:
     outcome: CaseOutcome
     failure_kind: str = ""
     message: str = ""
+
+
+def both(machine: Verdict, live: Verdict) -> Verdict:
+    """What a case decided on the machines and on a running server comes to: the worse of the two. One that the machines
+    cannot decide is the server's to decide; one the server could not, for want of something, says so."""
+    if machine.outcome in (CaseOutcome.FAIL, CaseOutcome.ERROR):
+        return machine
+    return live
 
 
 class Evidence:

@@ -26,8 +26,10 @@ from server.conformance.link import Link
 
 __all__: list[str] = []
 
-_TRANSPORT = "needs a transport: NNRP is not served yet"
-_CLIENT = "needs a running session under both drive modes (async iterator and _nowait): NNRP is not served yet"
+_TRANSPORT = "needs a transport: decided against a running server"
+_CLIENT = (
+    "needs a running session under both drive modes (async iterator and _nowait): decided against a running server"
+)
 
 SKIPS["l3.transport.quic.minimum"] = _TRANSPORT
 SKIPS["l3.transport.tcp.minimum"] = _TRANSPORT
