@@ -94,6 +94,12 @@ class Chunks:
                 return self._tool(event)
         return self._structured(event)
 
+    def say(self, text: str, channel: TokenChannel = TokenChannel.MESSAGE) -> Answer | None:
+        """A piece of text of an in-process runner; None where it could not be told from the answer."""
+        if channel is not TokenChannel.MESSAGE and not self._hints:
+            return None
+        return self._chunk(channel, text.encode("utf-8"), StopReason.NONE, 0)
+
     def last(self, stop: StopReason, event_id: int) -> Answer:
         return self._chunk(TokenChannel.MESSAGE, b"", stop, event_id)
 

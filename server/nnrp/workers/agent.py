@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from protocol.nnrp.enums import ErrorCode, ObjectKind, PayloadKind
+from protocol.nnrp.enums import ErrorCode
 from protocol.nnrp.machines.session import Session as Machine
-from protocol.nnrp.payloads import TokenChunk
 from server.nnrp.chunks import Chunks, stop_reason
 from server.nnrp.following import Follower
 from server.nnrp.running import Running
 from server.nnrp.submit import Answer, Emit, OperationFailed, Submit
+from server.nnrp.workers.prompts import prompt_text
 from server.telemetry import log
 from sessions.errors import SessionError
 from sessions.events import Event, EventType
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["AgentWorker"]
 
 _OUTCOMES: Final = frozenset({EventType.TURN_COMPLETE, EventType.TURN_ERROR})
-_TENSOR: Final = PayloadKind.TENSOR.value
 
 
 class AgentWorker:
@@ -53,7 +52,7 @@ class AgentWorker:
         return None
 
     async def run(self, submit: Submit, emit: Emit) -> Answer:
-        text = _prompt(submit)
+        text = prompt_text(submit)
         session = await self._open()
         turn = _OwnTurn(submit, emit, Chunks(submit.session.terms))
         prompt: Turn | None = None
@@ -148,19 +147,3 @@ def _ended(turn: Turn, event: Event, chunks: Chunks) -> Answer:
     if outcome.state is not TurnState.COMPLETED:
         raise OperationFailed("the turn was cancelled", ErrorCode.FRAME_CANCELLED, event.id)
     return chunks.last(stop_reason(outcome.stop_reason), event.id)
-
-
-def _prompt(submit: Submit) -> str:
-    """The submitted text, behind the prompt segments it refers to. Raises `OperationFailed` for what no agent can read."""
-    if int(submit.metadata.payload_kind_bitmap) & _TENSOR:
-        raise OperationFailed("an agent reads text, not tensors", ErrorCode.UNSUPPORTED_CAPABILITY)
-    hints = bool(submit.session.terms.features)
-    parts = submit.referenced(ObjectKind.PROMPT_SEGMENT)
-    if submit.content.regions.payloads:
-        parts += [bytes(TokenChunk.parse(each, hints=hints).text) for each in submit.content.regions.payloads]
-    else:
-        parts += [bytes(each) for each in submit.data()]
-    try:
-        return b"".join(parts).decode("utf-8")
-    except UnicodeDecodeError as problem:
-        raise OperationFailed("the payload is not UTF-8", ErrorCode.MALFORMED_BODY) from problem
