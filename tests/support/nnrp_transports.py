@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -26,7 +27,9 @@ from server.security import Policy
 from tests.support.certificates import Certificate, make_signed_certificate
 from tests.support.nnrp import HELLO, Peer
 
-__all__ = ["TRANSPORTS", "Place", "serving_everywhere"]
+__all__ = ["TRANSPORTS", "Place", "in_asyncio", "serving_everywhere"]
+
+T = TypeVar("T")
 
 TRANSPORTS: Final = ("tcp", "tls", "ws", "wss", "quic")
 
@@ -73,6 +76,11 @@ class Place:
         with trio.fail_after(seconds):
             while not condition():  # noqa: ASYNC110  # what is waited for has no event
                 await trio.sleep(0.005)
+
+
+async def in_asyncio(function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+    """Run a coroutine of a peer that is asyncio's, in a thread of its own."""
+    return await trio.to_thread.run_sync(lambda: asyncio.run(function(*arguments)))
 
 
 @asynccontextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from functools import partial
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from nnrp.adapters.quic import create_quic_client_configuration
 from nnrp.client.transport import ClientSession, SubmitRequest, TypedPayload, connect_client_control
 from nnrp.core import (
@@ -37,14 +35,9 @@ from protocol.nnrp.enums import MessageType, SessionErrorCode, SessionStatus
 from protocol.nnrp.messages import SessionOpenAck
 from protocol.nnrp.packet import Packet
 from tests.support.nnrp import Peer, serving_nnrp
-from tests.support.nnrp_transports import serving_everywhere
+from tests.support.nnrp_transports import in_asyncio, serving_everywhere
 
 CAPTURES = Path(__file__).parents[2] / "vectors" / "nnrp" / "captures"
-
-
-async def in_asyncio(function: Any, *arguments: Any) -> Any:
-    """Run a coroutine of theirs in a thread of its own: they are asyncio's."""
-    return await trio.to_thread.run_sync(lambda: asyncio.run(function(*arguments)))
 
 
 def sections() -> tuple[TensorSectionData, ...]:

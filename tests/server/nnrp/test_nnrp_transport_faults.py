@@ -1,0 +1,125 @@
+"""Peers that stop half-way, on the transports that are not plain TCP (for which see test_nnrp_credit): they cost what they
+hold, for as long as is said, and nobody else notices (issue 5, Bad input)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from wsproto.events import BytesMessage
+
+from client.nnrp.quic import QuicTransport
+from client.nnrp.websocket import WebSocketTransport
+from protocol.nnrp.enums import MessageType
+from protocol.nnrp.machines.connection import ConnectionLimits
+from protocol.nnrp.messages import Ping
+from server.nnrp.policy import ServingPolicy
+from tests.support.nnrp import OPEN, Peer, raw, submit_packet, text_of
+from tests.support.nnrp_transports import serving_everywhere
+
+MIB = 1 << 20
+
+
+async def send_half(stream: trio.abc.Stream) -> None:
+    """Half a header, and whatever the transport says around it."""
+    half = raw(Ping())[:20]
+    if isinstance(stream, WebSocketTransport):
+        await stream._stream.send_all(stream._ws.send(BytesMessage(data=half, message_finished=False)))
+    elif isinstance(stream, QuicTransport):
+        stream._engine.send(0, half)
+        stream._advance()
+    else:
+        await stream.send_all(half)
+
+
+async def works(peer: Peer, frame_id: int) -> None:
+    await peer.submit(frame_id, b"x")
+    assert text_of(await peer.receive(MessageType.RESULT_PUSH, seconds=20)) == b"x"
+
+
+@pytest.mark.parametrize("transport", ["tls", "ws", "quic"])
+async def test_silence_after_half_a_header(tmp_path: Path, transport: str) -> None:
+    """nnrp-wire 2.2, 13.8: only packets count against the idle timeout; what ran for the silent peer ends with it."""
+    policy = ServingPolicy(limits=ConnectionLimits(idle_timeout=1.0))
+    async with serving_everywhere(tmp_path, policy) as place, place.peer(transport) as peer:
+        await peer.open()
+        await peer.submit(1, b"sleep=60000;")
+        await place.wait_until(lambda: place.service.statistics().operations == 1)
+        await send_half(peer.stream)
+        async with place.peer("tcp") as other:
+            await other.open()
+            number = 0
+            with trio.fail_after(20):
+                while len(place.service.links) == 2:
+                    number += 1
+                    await works(other, number)
+                    await trio.sleep(0.05)
+        assert number > 1
+        await place.wait_until(lambda: place.service.statistics().operations == 0)
+        await place.wait_until(lambda: place.service.statistics().sessions <= 1)
+
+
+@pytest.mark.parametrize("transport", ["tls", "ws", "quic"])
+async def test_a_peer_that_never_reads(tmp_path: Path, transport: str) -> None:
+    """Results for it are bounded, it is dropped after the send timeout, and another connection works all the time."""
+    size = 64 * 1024 if transport == "quic" else MIB
+    policy = ServingPolicy(send_timeout=0.6)
+    async with serving_everywhere(tmp_path, policy) as place, place.peer(transport) as deaf:
+        await deaf.open(OPEN.replace(max_in_flight_operations=24))
+        (link,) = place.service.links
+        for number in range(1, 25):
+            await deaf.stream.send_all(submit_packet(number, b"sleep=800;" + bytes(size)))
+        await place.wait_until(lambda: place.service.statistics().operations == 24)
+        if isinstance(deaf.stream, QuicTransport):
+            # Its library reads for it, and would go on to.
+            deaf.stream._reading.cancel()
+        async with place.peer("tcp") as other:
+            await other.open()
+            number = highest = 0
+            with trio.fail_after(30):
+                while not link.machine.closed:
+                    number += 1
+                    await works(other, number)
+                    highest = max(highest, link.writer.size)
+            await works(other, number + 1)
+        assert highest <= 2 * MIB + size
+        await place.wait_until(lambda: place.service.statistics().operations == 0)
+
+
+@pytest.mark.parametrize("transport", ["ws", "quic"])
+async def test_a_flood_that_takes_no_answers(tmp_path: Path, transport: str) -> None:
+    """A peer that asks without end and reads nothing: its answers are bounded too, because it is not read from any more."""
+    policy = ServingPolicy(send_timeout=0.6)
+    pings = raw(Ping()) * 2000
+    if transport in ("ws", "wss"):
+        pings = raw(Ping())
+    async with (
+        serving_everywhere(tmp_path, policy) as place,
+        place.peer(transport) as flood,
+        place.peer("tcp") as other,
+    ):
+        await other.open()
+        mine = next(each for each in place.service.links if each.transport != "tcp" or transport == "tcp")
+        if isinstance(flood.stream, QuicTransport):
+            flood.stream._reading.cancel()
+        highest = number = 0
+        with trio.move_on_after(1.2):
+            async with trio.open_nursery() as nursery:
+
+                async def ask() -> None:
+                    try:
+                        while True:
+                            await flood.stream.send_all(pings)
+                    except (trio.BrokenResourceError, trio.ClosedResourceError):
+                        return
+
+                nursery.start_soon(ask)
+                while True:
+                    number += 1
+                    await works(other, number)
+                    highest = max(highest, mine.writer.size)
+                    await trio.sleep(0.02)
+        assert number > 1
+        assert highest <= 4 * MIB
+        await works(other, number + 1)
