@@ -213,7 +213,7 @@ class Harbour:
             found = self._sessions.get(session_id)
         if found is not None and found.live:
             return Opened(found, True, found.register_client())
-        if session_id in self._restoring or found is not None:
+        if found is not None or session_id in self._restoring or session_id in self._starting:
             raise RestoreInProgress(session_id)
         self.check_admitting()
         self._check_room(workspace)
@@ -320,8 +320,10 @@ class Harbour:
 
     def note_ended(self, session: Session) -> None:
         """A session is over: it leaves the live ones and is kept in the archive."""
-        if self._sessions.pop(session.id, None) is None:
+        if self._sessions.get(session.id) is not session:
+            # It never came to live; whoever has its id now goes on.
             return
+        del self._sessions[session.id]
         if self._shared.get(session.cwd) is session:
             del self._shared[session.cwd]
         self._archive.add(session)
@@ -359,7 +361,7 @@ class Harbour:
             raise SessionLimitExceeded(total, "total")
 
     def _check_free(self, session_id: str) -> None:
-        if session_id in self._sessions or session_id in self._starting:
+        if session_id in self._sessions or session_id in self._starting or session_id in self._restoring:
             raise SessionConflict(session_id, "live")
         if self._archive.get(session_id) is not None:
             raise SessionConflict(session_id, "stored")
@@ -428,7 +430,9 @@ class Harbour:
                     session.close_soon(EndReason.IDLE)
 
     def _in_use(self, session: Session) -> bool:
-        return bool(session.ring.subscribers or len(session.operations) or session.permissions.pending)
+        return bool(
+            session.ring.subscribers or session.followers or len(session.operations) or session.permissions.pending
+        )
 
 
 @asynccontextmanager

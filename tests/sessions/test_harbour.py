@@ -16,6 +16,7 @@ from sessions import (
     Limits,
     Opened,
     OperationState,
+    Session,
     SessionPhase,
     SessionSpec,
     open_harbour,
@@ -329,6 +330,46 @@ async def test_restore_errors(harbour: Harbour, runner: FakeRunner, autojump_clo
     with pytest.raises(SessionNotFound):
         await harbour.restore("unknown", "load")
     assert harbour.sessions == []
+
+
+@pytest.mark.parametrize("first", ["create", "load", "resume"])
+async def test_one_id_is_brought_up_once(
+    harbour: Harbour, runner: FakeRunner, autojump_clock: trio.testing.MockClock, first: str
+) -> None:
+    """REST-023, REST-033: who creates an id and who restores it at the same time do not both get a session, and the one
+    that is refused takes nothing from the other."""
+    runner.start_delay = 1.0
+    wanted = "550e8400-e29b-41d4-a716-446655440000"
+    opened: list[Session] = []
+    problems: list[Exception] = []
+
+    async def bring_up(how: str) -> None:
+        try:
+            if how == "create":
+                opened.append((await harbour.create(session_id=wanted)).session)
+            else:
+                opened.append((await harbour.restore(wanted, "load" if how == "load" else "resume")).session)
+        except (SessionConflict, RestoreInProgress) as problem:
+            problems.append(problem)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bring_up, first)
+        await quiet()
+        for how in ("create", "load", "resume"):
+            nursery.start_soon(bring_up, how)
+    assert (len(opened), [type(each) for each in problems].count(SessionConflict), len(problems)) == (1, 1, 3)
+    assert harbour.find(wanted) is opened[0]
+    assert len(runner.sessions) == 1
+
+
+async def test_an_id_that_did_not_come_to_live_ends_nobody_else(harbour: Harbour, runner: FakeRunner) -> None:
+    """REST-023: the end of a session that failed to start is not the end of the one that has its id."""
+    live = (await harbour.create()).session
+    failed = Session(harbour, live.id, live.cwd)
+    runner.start_error = AgentStartError("down")
+    with pytest.raises(AgentStartError):
+        await failed.start(SessionSpec(live.cwd), keep_id=True)
+    assert (harbour.find(live.id), harbour.archived) == (live, [])
 
 
 async def test_a_failed_load_keeps_the_archived_history(harbour: Harbour, runner: FakeRunner) -> None:

@@ -380,14 +380,15 @@ async def test_a_session_id_has_several_spellings() -> None:
 
 async def test_an_answer_may_say_that_it_has_no_method() -> None:
     """Agents whose messages are one type write the members they do not use as null."""
-    start = [
-        ["raw", '{"jsonrpc":"2.0","id":1,"method":null,"params":null,"error":null,"result":{"agentCapabilities":{}}}\n']
-    ]
-    async with running(scripted_runner({"initialize": "never", "start": start})) as runner:
-        assert (await runner.capabilities()).load_session is False
+    async with scripted_session() as desk:
+        # initialize and session/new had 1 and 2.
+        answer = {"id": 3, "method": None, "params": None, "error": None, "result": {"stopReason": "max_tokens"}}
+        with trio.fail_after(10):
+            result = await run_prompt(desk.session, steps(["line", answer], ["never"]))
+        assert result.stop_reason == "max_tokens"
 
 
-@pytest.mark.parametrize("result", [5, None, {}, {"sessions": 5}, {"sessions": None}], ids=str)
+@pytest.mark.parametrize("result", [5, [], {}, {"sessions": 5}, {"sessions": None}], ids=str)
 async def test_a_list_that_is_none_is_an_error(result: Any, tmp_path: Path) -> None:
     """REST-041: the agent's error, which takes nothing from the list of what we have."""
     async with running(scripted_runner({"state": str(tmp_path / "state"), "list_result": result})) as runner:
