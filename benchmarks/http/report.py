@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.http.measures import Measure
 from benchmarks.http.servers import ROOT
 
-__all__ = ["RESULTS", "medians", "write"]
+__all__ = ["RESULTS", "machine", "medians", "write"]
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -26,7 +26,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _machine() -> str:
+def machine() -> str:
     node = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
     model = next(
         (
@@ -62,7 +62,7 @@ def write(measure: Measure, found: Mapping[str, list[dict[str, float]]]) -> None
             "|---|---:|---:|---:|",
             *rows,
             "",
-            f"Median of {rounds} round{'s' if rounds > 1 else ''}, the servers in turn. {_machine()}.",
+            f"Median of {rounds} round{'s' if rounds > 1 else ''}, the servers in turn. {machine()}.",
             "",
         ]
     )

@@ -1,0 +1,1 @@
+"""NNRP served, beside nnrp-py and beside a bare echo: ``python -m benchmarks.nnrp``."""
