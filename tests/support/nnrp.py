@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -119,9 +120,9 @@ class Peer:
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self.features: dict[int, OperationFeatures] = {}
-        self.hints: list[Packet] = []
+        self.hints: deque[Packet] = deque()
         self._splitter = Splitter()
-        self._packets: list[Packet] = []
+        self._packets: deque[Packet] = deque()
 
     async def send(
         self, message: Message, body: BodyLike = b"", *, session_id: int = 0, frame_id: int = 0, strict: bool = True
@@ -133,22 +134,18 @@ class Peer:
     async def receive(self, kind: MessageType | None = None, *, seconds: float = 5.0) -> Packet:
         """The next packet; it must be of ``kind``. Raises EOFError at the end. RESULT_HINTs, which may come at any time, are
         put aside in ``hints`` unless one is asked for."""
+        waiting = self.hints if kind is MessageType.RESULT_HINT else self._packets
         with trio.fail_after(seconds):
-            while True:
-                self.hints += [each for each in self._packets if each.kind is MessageType.RESULT_HINT]
-                self._packets = [each for each in self._packets if each.kind is not MessageType.RESULT_HINT]
-                if kind is MessageType.RESULT_HINT and self.hints:
-                    return self.hints.pop(0)
-                if self._packets and kind is not MessageType.RESULT_HINT:
-                    break
+            while not waiting:
                 data = await self.stream.receive_some(65_536)
                 if not data:
                     raise EOFError
                 self._splitter.receive_data(data)
                 for each in self._splitter.packets():
                     granted = self.features.get(each.header.session_id, NO_FEATURES)
-                    self._packets.append(each.decode(strict=True, granted=granted))
-        packet = self._packets.pop(0)
+                    packet = each.decode(strict=True, granted=granted)
+                    (self.hints if packet.kind is MessageType.RESULT_HINT else self._packets).append(packet)
+        packet = waiting.popleft()
         if kind is not None:
             assert packet.kind is kind, f"{packet.kind.name} instead of {kind.name}: {packet.metadata} {packet.body!r}"
         return packet
