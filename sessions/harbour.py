@@ -6,8 +6,8 @@ import os
 import random as random_module
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Literal
 
 import attrs
@@ -101,6 +101,8 @@ class Harbour:
         self._shared: dict[str, Session] = {}
         self._opening_shared: dict[str, trio.Event] = {}
         self._restoring: set[str] = set()
+        self._opening: set[trio.CancelScope] = set()
+        """Around everything that waits for a session to come up."""
         self._archive = Archive(limits.archived_sessions, limits.archived_bytes)
         self._draining = False
 
@@ -189,7 +191,8 @@ class Harbour:
         if shared and session_id is None:
             self._opening_shared[workspace] = opened
         try:
-            await self._start(session, spec, keep_id=session_id is not None)
+            with self._given_up_by_the_drain():
+                await self._start(session, spec, keep_id=session_id is not None)
             if shared and session_id is None:
                 self._shared[workspace] = session
         finally:
@@ -219,7 +222,7 @@ class Harbour:
         self._check_room(workspace)
         self._restoring.add(session_id)
         try:
-            with trio.fail_after(self.limits.restore_timeout):
+            with self._given_up_by_the_drain(), trio.fail_after(self.limits.restore_timeout):
                 session = await self._bring_back(session_id, action, workspace, mode)
         except trio.TooSlowError:
             raise SessionRestoreTimeout(session_id, action, self.limits.restore_timeout) from None
@@ -233,14 +236,8 @@ class Harbour:
         Publishes ``session_branched`` on the old one. Raises `Unsupported` when the runner cannot fork, and what `create`
         raises. Cancelled in between: nothing is left (REST-026).
         """
-        capabilities = await self.runner.capabilities()
-        if not capabilities.fork_session:
-            raise Unsupported("The agent behind this server cannot fork a session", error_kind="unsupported")
-        async with session.queue_turn():
-            self.check_admitting()
-            self._check_room(session.cwd)
-            branch = Session(self, self.new_id(), session.cwd)
-            await self._start(branch, SessionSpec(session.cwd, "fork", session.agent_session_id), keep_id=False)
+        with self._given_up_by_the_drain():
+            branch = await self._branch(session)
         if display_name is not None:
             branch.rename(display_name)
         session.publish(
@@ -276,8 +273,10 @@ class Harbour:
         self._draining = True
 
     async def drain(self, grace: float) -> None:
-        """Admit nothing new, close every session, at most ``grace`` seconds long."""
+        """Admit nothing new, give up what is being opened, close every session, at most ``grace`` seconds long."""
         self.start_draining()
+        for scope in self._opening:
+            scope.cancel()
         with trio.move_on_after(grace):
             async with trio.open_nursery() as nursery:
                 for session in self.sessions:
@@ -365,6 +364,29 @@ class Harbour:
             raise SessionConflict(session_id, "live")
         if self._archive.get(session_id) is not None:
             raise SessionConflict(session_id, "stored")
+
+    @contextmanager
+    def _given_up_by_the_drain(self) -> Iterator[None]:
+        """An agent may take longer to start than the process has left: whoever waits for it is told why it will not come."""
+        with trio.CancelScope() as scope:
+            self._opening.add(scope)
+            try:
+                yield
+            finally:
+                self._opening.discard(scope)
+        if scope.cancelled_caught:
+            raise HarbourDraining
+
+    async def _branch(self, session: Session) -> Session:
+        capabilities = await self.runner.capabilities()
+        if not capabilities.fork_session:
+            raise Unsupported("The agent behind this server cannot fork a session", error_kind="unsupported")
+        async with session.queue_turn():
+            self.check_admitting()
+            self._check_room(session.cwd)
+            branch = Session(self, self.new_id(), session.cwd)
+            await self._start(branch, SessionSpec(session.cwd, "fork", session.agent_session_id), keep_id=False)
+        return branch
 
     async def _start(self, session: Session, spec: SessionSpec, *, keep_id: bool) -> None:
         self._starting.add(session.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from functools import partial
 
 import pytest
 import trio
@@ -476,6 +477,37 @@ async def test_draining_admits_nothing_and_closes_everything(runner: FakeRunner)
         assert session.phase is SessionPhase.CLOSED
         assert session.end_reason is EndReason.SHUTDOWN
         assert operation.settled
+
+
+@pytest.mark.parametrize("how", ["create", "restore", "fork"])
+async def test_draining_gives_up_what_is_being_opened(
+    runner: FakeRunner, autojump_clock: trio.testing.MockClock, how: str
+) -> None:
+    """REST section 8: who waits for a slow agent is told that the server is shutting down, while it still can be."""
+    runner.answers = Capabilities(load_session=True, fork_session=True)
+    problems: list[Exception] = []
+    async with open_harbour(runner, workspaces=["/w"]) as harbour, trio.open_nursery() as nursery:
+        session = (await harbour.create()).session
+        runner.start_delay = 60.0
+        opening = {
+            "create": harbour.create,
+            "restore": partial(harbour.restore, "some id", "load"),
+            "fork": partial(harbour.fork, session),
+        }
+
+        async def open_one() -> None:
+            try:
+                await opening[how]()
+            except HarbourDraining as problem:
+                problems.append(problem)
+
+        nursery.start_soon(open_one)
+        await quiet()
+        begun = trio.current_time()
+        await harbour.drain(5)
+        await quiet()
+        assert (len(problems), trio.current_time() - begun < 1) == (1, True)
+        assert harbour.sessions == []
 
 
 async def test_leaving_the_harbour_ends_everything(runner: FakeRunner, autojump_clock: trio.testing.MockClock) -> None:
