@@ -21,6 +21,7 @@ from sessions.errors import PromptNotFound
 
 __all__ = ["register"]
 
+_FURTHEST_MS: Final = 2**53
 _KEY = re.compile(r"[\x20-\x7e]{1,128}")
 _SORTED: Final = msgspec.json.Encoder(order="sorted")
 _STATES: Final = {
@@ -62,8 +63,11 @@ def register(routes: Blueprint, ground: Ground) -> None:
         body = await read_json_object()
         client_id = client_header()
         prompt_id = body.get("promptId")
+        if prompt_id is not None and not isinstance(prompt_id, str):
+            # Taken for absent it would end whatever runs now.
+            raise Refused(BAD_FIELD, "`promptId` must be a string when provided")
         session = session_of(ground, session_id, client_id)
-        if isinstance(prompt_id, str):
+        if prompt_id is not None:
             session.cancel_operation(session.prompt(prompt_id))
         else:
             session.cancel_prompt()
@@ -111,7 +115,8 @@ def _deadline(body: Mapping[str, Any]) -> float | None:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
         raise Refused(INVALID_DEADLINE, "`deadlineMs` must be a positive integer (milliseconds)")
-    return value / 1000
+    # JSON knows integers no float can hold; a deadline only shortens, so that one further off means the same.
+    return min(value, _FURTHEST_MS) / 1000
 
 
 def _idempotency(body: Mapping[str, Any]) -> tuple[str, bytes] | None:

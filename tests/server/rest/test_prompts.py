@@ -323,6 +323,16 @@ async def test_cancel_of_one_prompt_and_no_other(api: Api, session_id: str) -> N
     assert (reply.status, reply.json()["code"]) == (404, "prompt_not_found")
 
 
+@pytest.mark.parametrize("aimed", [5, True, [], {}], ids=str)
+async def test_a_cancel_aimed_at_no_id_ends_nothing(api: Api, session_id: str, aimed: object) -> None:
+    """C-057: what was to end one prompt does not end another because its id is of the wrong type."""
+    running = await api.submit(session_id, "hold")
+    await wait_all_tasks_blocked()
+    reply = await api.post(f"/session/{session_id}/cancel", {"promptId": aimed})
+    assert (reply.status, reply.json()) == (400, {"error": "`promptId` must be a string when provided"})
+    assert (await api.get(f"/session/{session_id}/prompts/{running}")).json()["state"] == "running"
+
+
 async def test_updates_after_a_cancel_come_before_the_outcome(api: Api, session_id: str) -> None:
     """C-061."""
     prompt_id = await api.submit(session_id, "late")
@@ -342,6 +352,17 @@ async def test_deadline_is_ignored_without_a_configured_one(
     """REST-061."""
     reply = await api.post(f"/session/{session_id}/prompt", {**block("tick 20"), "deadlineMs": 500})
     assert (await api.outcome(session_id, reply.json()["promptId"]))["state"] == "completed"
+
+
+@pytest.mark.parametrize("digits", [20, 400, 4000])
+async def test_a_deadline_no_float_can_hold(start: StartApi, autojump_clock: MockClock, digits: int) -> None:
+    """REST-060, REST-061: a positive integer, and further off than the configured deadline."""
+    async with start(prompt_deadline_ms=2000) as api:
+        session_id = (await api.create())["sessionId"]
+        raw = b'{"prompt":[{"type":"text","text":"hold"}],"deadlineMs":' + b"9" * digits + b"}"
+        reply = await api.post(f"/session/{session_id}/prompt", raw)
+        assert reply.status == 202
+        assert (await api.outcome(session_id, reply.json()["promptId"]))["state"] == "failed"
 
 
 async def test_deadline(start: StartApi, autojump_clock: MockClock) -> None:
