@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from client.nnrp import NnrpSession, SubmitOptions, open_nnrp
+from client.nnrp import NnrpOperationEnded, NnrpSession, SubmitOptions, open_nnrp
 from client.nnrp.results import Result
 from protocol.nnrp.agent_schemas import AGENT_EVENT, AGENT_SCHEMAS, AGENT_TOOL, announcements
 from protocol.nnrp.descriptors import TypedPayloadDescriptor
-from protocol.nnrp.enums import DescriptorFlags, PayloadKind, SessionFlags, StreamSemantics
+from protocol.nnrp.enums import (
+    DescriptorFlags,
+    OperationState,
+    PayloadKind,
+    SessionFlags,
+    StopReason,
+    StreamSemantics,
+)
 from protocol.nnrp.extensions import NO_FEATURES
 from protocol.nnrp.payloads import SchemaObject, schema_hash
 from tests.server.nnrp.test_nnrp_application import serving
+from tests.support.openai_stub import OpenAIStub
 
 
 async def turn(session: NnrpSession, prompt: bytes) -> list[Result]:
@@ -143,3 +152,29 @@ async def test_a_prompt_segment_is_put_once_and_referred_to(tmp_path: Path) -> N
             submission = await session.submit(number, options=SubmitOptions(objects=(lease,)))
             said = "".join([each.text async for each in submission if each.hint is None or not each.hint.channel])
             assert "the cached part, " + number.decode() in said
+
+
+async def test_an_upstream_is_a_token_stream(tmp_path: Path) -> None:
+    """Issue 5, Runners: an OpenAI-compatible upstream behind NNRP as llm.chat.delta.v1: its deltas as chunks, contiguous, its
+    usage as an event, its finish reason as the stop reason, the history with the next prompt; a cancel reaches it."""
+    with OpenAIStub(pause_s=0.02) as stub:
+        async with serving(tmp_path, upstream=stub.url) as (_, url), open_nnrp(url) as connection:
+            session = await connection.open_session()
+            results = await turn(session, b"hi")
+            assert [each.text for each in results if each.text] == ["Hello", " from", " the", " stub."]
+            spans = [(each.hint.sequence_start, each.hint.sequence_end) for each in results if each.hint is not None]
+            assert all(end == start for (_, end), (start, _) in pairwise(spans))
+            assert updates(results)["usage_update"][0]["used"] == 15
+            last = results[-1]
+            assert last.final
+            assert last.hint is not None
+            assert last.hint.stop_reason is StopReason.EOS
+            await turn(session, b"again")
+            roles = [each["role"] for each in stub.requests[1]["messages"]]
+            assert roles == ["user", "assistant", "user"]
+            running = await session.submit(b"and once more")
+            await anext(running)
+            running.cancel()
+            with pytest.raises(NnrpOperationEnded) as ended:
+                await running.result()
+            assert ended.value.state is OperationState.CANCELLED
