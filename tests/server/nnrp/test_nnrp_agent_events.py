@@ -172,7 +172,7 @@ async def test_an_upstream_is_a_token_stream(tmp_path: Path) -> None:
             await turn(session, b"again")
             roles = [each["role"] for each in stub.requests[1]["messages"]]
             assert roles == ["user", "assistant", "user"]
-            running = await session.submit(b"and once more")
+            running = await session.submit(b"hold")
             await anext(running)
             running.cancel()
             with pytest.raises(NnrpOperationEnded) as ended:
