@@ -151,9 +151,17 @@ class SessionLink:
         if self.context.transport.always_reading:
             for answer in self.desk.unresolved():
                 self.context.background.spawn(self._repeat_vote, answer.request_id, answer.vote)
-        if self.ledger.lost and not self._seeing_to_it:
-            self._seeing_to_it = True
-            self.context.background.spawn(self._see_to_lost_prompts)
+        self._see_to_it()
+
+    def expect(self, ticket: Ticket, since: int | None) -> None:
+        """Watch for the end of a prompt that was accepted behind event ``since``.
+
+        Its acceptance may have been told so late that the end has come and been forgotten; then it is asked for.
+        """
+        self.ledger.add(ticket)
+        if not ticket.settled and since is not None and since < self.ledger.forgotten:
+            ticket.mark_lost()
+            self._see_to_it()
 
     def recovered(self, session: SessionInfo) -> None:
         """From the reader: another connection, or a restarted daemon."""
@@ -262,6 +270,11 @@ class SessionLink:
                 await self.context.transport.vote(self.session_id, request_id, vote, self.client_id)
         except DaemonError as exc:
             logger.info("the vote on %s could not be repeated: %s", request_id, exc)
+
+    def _see_to_it(self) -> None:
+        if self.ledger.lost and not self._seeing_to_it:
+            self._seeing_to_it = True
+            self.context.background.spawn(self._see_to_lost_prompts)
 
     async def _see_to_lost_prompts(self) -> None:
         """Settle prompts whose answer may be lost by asking, or fail them when the daemon has nothing more to say.

@@ -111,6 +111,8 @@ class PromptLedger:
         self._open: list[Ticket] = []
         self._terminals: OrderedDict[str, Event] = OrderedDict()
         self._removed: OrderedDict[str, None] = OrderedDict()
+        self.forgotten = 0
+        """Id of the latest end of a turn that is not remembered any more."""
         self._high = 0
         self._turn: Ticket | _Turn = _Turn.UNKNOWN
         self._on_abandoned_head = on_abandoned_head
@@ -165,7 +167,7 @@ class PromptLedger:
 
     def forget_ids(self) -> None:
         """The session's ids start again."""
-        self._high = 0
+        self._high = self.forgotten = 0
         self._turn = _Turn.UNKNOWN
 
     def mark_lost(self) -> None:
@@ -209,7 +211,8 @@ class PromptLedger:
 
     def _end_turn(self, event: Event) -> None:
         if event.prompt_id is not None:
-            _remember(self._terminals, event.prompt_id, event)
+            for past in _remember(self._terminals, event.prompt_id, event):
+                self.forgotten = max(self.forgotten, past.id or 0)
             if event.prompt_id in self._removed:
                 # It never had a turn, so it ends none.
                 self._end(self._known(event), event)
@@ -250,7 +253,7 @@ def _same(block: Mapping[str, Any] | None, content: object) -> bool:
     return all(content.get(name) == value for name, value in block.items())
 
 
-def _remember(memory: OrderedDict[str, T], name: str, value: T) -> None:
+def _remember(memory: OrderedDict[str, T], name: str, value: T) -> list[T]:
+    """Keep the latest; returns what had to go for it."""
     memory[name] = value
-    while len(memory) > REMEMBERED_TURNS:
-        memory.popitem(last=False)
+    return [memory.popitem(last=False)[1] for _ in range(len(memory) - REMEMBERED_TURNS)]

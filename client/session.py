@@ -245,7 +245,7 @@ class DaemonSessionClient:
     async def _outcome_on_rest(self, ticket: Ticket, receipt: PromptReceipt) -> PromptResult:
         try:
             if self.link.subscribed:
-                self.link.ledger.add(ticket)
+                self.link.expect(ticket, receipt.last_event_id)
                 return await ticket.wait()
             return await self._outcome_alone(ticket, receipt)
         except DaemonStreamEndedError as exc:

@@ -22,6 +22,7 @@ from client import (
     SseFramingError,
 )
 from client.backoff import Backoff
+from client.prompts import REMEMBERED_TURNS
 from tests.support.fake_daemon import FakeDaemon, FakeSession, Turn, client_of, eventually, fake_daemon, wait_for_cancel
 from tests.support.scripted_server import Cut, Exchange
 
@@ -220,6 +221,28 @@ async def test_silence_is_death(autojump_clock: Clock) -> None:
         await collect(attach(client, fake), 1)
         assert [round(at - opened[0]) for at in opened][:2] == [0, 445]
         assert len(opened) == 3
+
+
+async def test_an_acceptance_told_after_its_outcome_was_forgotten(autojump_clock: Clock) -> None:
+    """CLI-016: more ends of turns than are remembered lie between a prompt and the 202 for it; the outcome is asked for."""
+    async with fake_daemon() as daemon, client_of(daemon) as client:
+        fake = daemon.new_session()
+
+        async def late(exchange: Exchange) -> None:
+            for number in range(REMEMBERED_TURNS + 1):
+                fake.publish("turn_complete", {"promptId": f"p{number}", "stopReason": "end_turn"}, f"p{number}")
+            await trio.sleep(1)
+            await exchange.answer(202, {"promptId": "p0", "lastEventId": 0, "accepted": True})
+
+        async def outcome(exchange: Exchange) -> None:
+            await exchange.answer(200, {"promptId": "p0", "state": "completed", "stopReason": "max_tokens"})
+
+        daemon.overrides[f"POST /session/{fake.id}/prompt"] = late
+        daemon.overrides[f"GET /session/{fake.id}/prompts/p0"] = outcome
+        session = attach(client, fake)
+        async with session.events():
+            with trio.fail_after(60):
+                assert (await session.prompt("x")).stop_reason == "max_tokens"
 
 
 @pytest.mark.parametrize("transport", REPLAYING)
