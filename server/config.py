@@ -655,7 +655,7 @@ def _from_file(path: str | None) -> list[Source]:
     try:
         with Path(path).open("rb") as file:
             content = tomllib.load(file)
-    except (OSError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError("--config", f"cannot read {path}: {error}") from None
     given = []
     for key, raw in content.items():

@@ -134,13 +134,18 @@ def _kind_of(default: Any, choices: tuple[str, ...]) -> Kind:
     return Kind.TEXT
 
 
+_MOST_DIGITS: Final = 20
+
+
 def _whole(declared: Setting, raw: Any) -> int:
     """Whole numbers only: NaN, fractions and 1e3 are refused rather than rounded (ACP-211)."""
     value: int
     if declared.zero == "unlimited" and str(raw).strip().lower() in ("inf", "infinity"):
         return 0
     if isinstance(raw, str) and _WHOLE.match(raw.strip()):
-        value = int(raw.strip()) if len(raw) <= 20 else -1
+        if len(raw.strip()) > _MOST_DIGITS:
+            raise ValueError(f"must be {_range(declared)}, and of at most {_MOST_DIGITS} digits")
+        value = int(raw.strip())
     elif isinstance(raw, int) and not isinstance(raw, bool):
         value = raw
     else:
@@ -169,10 +174,13 @@ def _switch(_: Setting, raw: Any) -> bool:
     raise ValueError(f"must be true or false, not {raw!r}")
 
 
-def _text(_: Setting, raw: Any) -> str | None:
+def _text(_: Setting, raw: Any) -> str:
     if not isinstance(raw, str):
         raise ValueError(f"must be text, not {raw!r}")
-    return raw.strip() or None
+    if not raw.strip():
+        # Whoever writes --token "$TOKEN" means a token, also where the variable is not set.
+        raise ValueError("must not be empty")
+    return raw.strip()
 
 
 def _list(_: Setting, raw: Any) -> tuple[str, ...]:

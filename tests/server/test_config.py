@@ -298,6 +298,26 @@ def test_errors_name_what_the_user_wrote(tmp_path: Path) -> None:
     file.write_text("port = ")
     assert refused(file=str(file)).startswith("--config: cannot read")
     assert refused(file=str(tmp_path / "missing.toml")).startswith("--config: cannot read")
+    file.write_bytes(b'agent = "\xff"')
+    assert refused(file=str(file)).startswith("--config: cannot read")
+    assert refused(file=str(tmp_path)).startswith("--config: cannot read")
+
+
+@pytest.mark.parametrize("declared", [each for each in SETTINGS if each.kind is Kind.TEXT], ids=lambda each: each.name)
+@pytest.mark.parametrize("blank", ["", "  "])
+def test_an_empty_text_is_refused(declared: Setting, blank: str, tmp_path: Path) -> None:
+    """Issue 2: bad values are refused by name. ``--token "$UNSET"`` must not serve without a token; an empty variable is none."""
+    assert refused({declared.name: blank}).startswith(declared.flag)
+    file = tmp_path / "moorline.toml"
+    file.write_text(f'{declared.key} = "{blank}"')
+    assert refused(file=str(file)).startswith(declared.key)
+    assert load(environ={declared.variable: ""}) == load(environ={})
+
+
+def test_a_number_without_end_is_refused_in_few_words() -> None:
+    """The message says what is wrong with it, and does not repeat it."""
+    text = refused({"max_sessions": "9" * 5000})
+    assert text == "--max-sessions: must be 0 or at least 1, and of at most 20 digits"
 
 
 def test_a_secret_is_not_repeated_in_errors() -> None:
