@@ -1,10 +1,11 @@
 """The server as a process of its own: what SIGTERM brings, what memory it takes, what a restart forgets.
 
-Short forms; the long ones are for the benchmarks.
+Cases of size come in a short form here; ``scripts/soak`` runs them at their own.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from tests.support.scripted_agent import steps
 pytestmark = pytest.mark.process
 
 MIB = 2**20
+SOAK = bool(os.environ.get("MOORLINE_SOAK"))
+"""Full sizes instead of short forms: minutes instead of seconds (``scripts/soak``)."""
 
 
 class Server(Remote):
@@ -86,12 +89,15 @@ async def test_each_accepted_prompt_ends_once_at_shutdown(tmp_path: Path) -> Non
 
 
 async def test_a_flood_with_nobody_listening(tmp_path: Path) -> None:
-    """C-096 in short: 30 000 updates of 500 bytes; the ring holds 8000; the server answers all the time."""
+    """C-096: updates of 500 bytes as fast as the agent can; the ring holds 8000; the server answers all the time.
+
+    30 000 of them in short; 3 000 000, more than a minute of full speed, at length.
+    """
     async with server(tmp_path) as place:
         session_id = await place.create()
         await place.run(session_id, steps(["flood", 200, 500]))
         before = place.memory
-        prompt_id = await place.submit(session_id, steps(["flood", 30_000, 500]))
+        prompt_id = await place.submit(session_id, steps(["flood", 3_000_000 if SOAK else 30_000, 500]))
         while (await place.get(f"/session/{session_id}/prompts/{prompt_id}"))["state"] == "running":
             with trio.fail_after(1):
                 await place.get("/capabilities")
@@ -103,13 +109,14 @@ async def test_a_flood_with_nobody_listening(tmp_path: Path) -> None:
 
 
 async def test_the_ring_is_bounded_by_bytes(tmp_path: Path) -> None:
-    """C-097 in short: growing updates, 80 MiB in total, a ring of 8 MiB; the reader gets them or is told."""
-    async with server(tmp_path, "--ring-bytes", str(8 * MIB)) as place:
+    """C-097: growing updates; the reader gets them or is told. 80 MiB and a ring of 8 MiB, or 2 GiB and one of 256 MiB."""
+    ring, count, size = (256 * MIB, 3000, 500) if SOAK else (8 * MIB, 400, 1000)
+    async with server(tmp_path, "--ring-bytes", str(ring)) as place:
         session_id = await place.create()
         await place.run(session_id, "echo warm")
         before = place.memory
         async with place.events(session_id) as stream:
-            await place.submit(session_id, steps(["growing", 400, 1000]))
+            await place.submit(session_id, steps(["growing", count, size]))
             cursor, told = 0, False
             try:
                 while True:
@@ -120,25 +127,29 @@ async def test_the_ring_is_bounded_by_bytes(tmp_path: Path) -> None:
                         break
             except EOFError:
                 told = True
-        assert place.memory - before < 8 * MIB + 64 * MIB
+        assert place.memory - before < ring + 64 * MIB
         frames = await place.replay(session_id, 1)
         assert frames[0].type == "state_resync_required"
-        assert told or cursor >= 400
+        assert told or cursor >= count
 
 
 async def test_a_reader_that_never_reads(tmp_path: Path) -> None:
-    """C-025 in short: 2500 events of 8 KiB; the stuck reader is cut off, the other gets all, memory stays."""
+    """C-025: the stuck reader is cut off, the other gets all, memory stays, and comes back.
+
+    2500 events of 8 KiB in short; 50 000 of 1 KiB, about 2000 a second, at length.
+    """
+    count, size, pause = (50_000, 1024, 0.5) if SOAK else (2500, 8192, 1)
     async with server(tmp_path) as place:
         session_id = await place.create()
         await place.run(session_id, "echo warm")
         before = place.memory
         async with place.events(session_id, receive_buffer=4096) as stuck, place.events(session_id) as healthy:
-            await place.submit(session_id, steps(["say", "x" * 8192, 2500, 1]))
-            with trio.fail_after(60):
+            await place.submit(session_id, steps(["say", "x" * size, count, pause]))
+            with trio.fail_after(600 if SOAK else 60):
                 frames = await healthy.until("turn_complete", "client_evicted")
-            assert [each.id for each in frames] == list(range(frames[0].id or 0, (frames[0].id or 0) + 2502))
+            assert [each.id for each in frames] == list(range(frames[0].id or 0, (frames[0].id or 0) + count + 2))
             # The ring has the events, in two forms; nobody has a copy.
-            assert place.memory - before < 2500 * 2 * 8600 + 24 * MIB
+            assert place.memory - before < (64 * MIB if SOAK else 2500 * 2 * 8600 + 24 * MIB)
             await stuck.connection.wait_end(8)
 
 
