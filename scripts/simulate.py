@@ -1,4 +1,4 @@
-"""Simulated cuts without end: ``python -m scripts.simulate --seeds A:B --minutes N [--transport rest|acp-http|acp-ws]``.
+"""Simulated cuts without end: ``python -m scripts.simulate --seeds A:B --minutes N [--transport rest|acp-http|acp-ws|nnrp]``.
 
 Uses every core. Appends one line per chunk of seeds to the results file, so that a large number may span several runs; the
 first line says what the columns mean. Exits with 1 when a run found something; each such run is printed with the command
@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-TRANSPORTS = ("rest", "acp-http", "acp-ws")
+TRANSPORTS = ("rest", "acp-http", "acp-ws", "nnrp")
 CHUNK = 10
 HEADER = "when\ttransport\tfirst seed\tlast seed\tcuts per run\tcuts\tprompts\tevents\tfindings\n"
 
@@ -30,12 +30,13 @@ def quiet() -> None:
 
 def run_chunk(transport: str, first: int, last: int, cuts: int) -> dict[str, Any]:
     """Run the seeds first..last (inclusive) and sum up."""
+    from server.testing.nnrp_storm import run_nnrp_storm
     from server.testing.storm import run_storm
 
     total: dict[str, Any] = {"transport": transport, "first": first, "last": last, "cuts": 0, "prompts": 0, "events": 0}
     bad = []
     for seed in range(first, last + 1):
-        report = run_storm(seed, transport, cuts=cuts)
+        report = run_nnrp_storm(seed, cuts=cuts) if transport == "nnrp" else run_storm(seed, transport, cuts=cuts)
         total["cuts"] += report.cuts
         total["prompts"] += report.prompts
         total["events"] += report.events

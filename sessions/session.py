@@ -135,6 +135,8 @@ class Session:
         self.idempotency = IdempotencyKeys(limits.remembered_prompts)
         self._runner_session: RunnerSession | None = None
         self._holds: set[object] = set()
+        self.followers: set[object] = set()
+        """Readers with a cursor of their own, who need no place in the ring. While there is one, the session is in use."""
         self._current: Operation | None = None
         self._keep_id = False
         self._turns_running = False

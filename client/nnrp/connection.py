@@ -32,6 +32,7 @@ from protocol.nnrp.enums import (
     SessionErrorCode,
     SessionFlags,
 )
+from protocol.nnrp.errors import NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits
@@ -211,14 +212,19 @@ class NnrpConnection:
             client_session_tag=session_id,
         )
         opening = _Opening(request, last_event_id=last_event_id)
+        try:
+            link.machine.open_session(
+                request,
+                resume_token=token,
+                auth=self._session_auth(),
+                features=ALL_FEATURES if features is None else features,
+                resume_from=ResumeFrom(last_event_id=last_event_id) if token and last_event_id else None,
+            )
+        except NnrpLocalError as early:
+            if early.outcome is not Outcome.BAD_STATE:
+                raise
+            raise NnrpConnectionLost("the connection is being made again, or is closing") from early
         self._openings.append(opening)
-        link.machine.open_session(
-            request,
-            resume_token=token,
-            auth=self._session_auth(),
-            features=ALL_FEATURES if features is None else features,
-            resume_from=ResumeFrom(last_event_id=last_event_id) if token and last_event_id else None,
-        )
         link.flush()
         await opening.answered.wait()
         if opening.error is not None:

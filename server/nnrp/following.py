@@ -114,6 +114,8 @@ class Follower:
     def begin(self) -> None:
         """Send what happens from here on."""
         self._begun = True
+        if self._engine is not None:
+            self._engine.followers.add(self)
         if not self._running and not self._served.over:
             self._running = True
             self._spawn(self._run)
@@ -153,6 +155,9 @@ class Follower:
 
     def close(self) -> None:
         """The NNRP session is over."""
+        if self._engine is not None:
+            self._engine.followers.discard(self)
+            self._engine.touch()
         self._scope.cancel()
 
     # The task

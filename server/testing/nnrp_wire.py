@@ -1,0 +1,94 @@
+"""Looking at NNRP's bytes: what the server sent on each connection, packet by packet, as far as the cut let it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from protocol.nnrp.bodies import ControlBody, DataBody
+from protocol.nnrp.enums import ErrorCode, MessageType, OperationState
+from protocol.nnrp.errors import NnrpError
+from protocol.nnrp.extensions import ALL_FEATURES
+from protocol.nnrp.messages import Error, SessionOpen
+from protocol.nnrp.packet import Packet
+from protocol.nnrp.splitter import Splitter
+from protocol.nnrp.vendor import OperationStateBlock, ResumeFrom
+from server.testing.oracle import Findings
+from server.testing.wire import Recorder
+
+__all__ = ["check_nnrp_wire"]
+
+
+def check_nnrp_wire(findings: Findings, recorder: Recorder) -> int:
+    """On every connection: one terminal message per operation, events in order and none twice, none the client had said it
+    has, no submit beyond the credit, no message the other side could not read. Returns how many results were looked at."""
+    looked = 0
+    for number, down in recorder.down.items():
+        cursors = _cursors(findings, number, bytes(recorder.up.get(number, b"")))
+        looked += _check_down(findings, number, bytes(down), cursors)
+    return looked
+
+
+def _packets(findings: Findings, number: int, data: bytes, way: str) -> list[Packet]:
+    splitter, found = Splitter(), []
+    splitter.receive_data(data)
+    try:
+        for raw in splitter.packets():
+            found.append(raw.decode(strict=False, granted=ALL_FEATURES))
+    except NnrpError as error:
+        findings.append(f"connection {number}, {way}: {error}")
+    return found
+
+
+def _cursors(findings: Findings, number: int, up: bytes) -> dict[int, int]:
+    """The last event the client said it has, by session."""
+    found = {}
+    for packet in _packets(findings, number, up, "up"):
+        if isinstance(packet.metadata, SessionOpen) and isinstance(packet.content, ControlBody):
+            for each in packet.content.extensions:
+                if isinstance(each.value, ResumeFrom):
+                    found[packet.metadata.requested_session_id] = each.value.last_event_id
+    return found
+
+
+def _check_down(findings: Findings, number: int, down: bytes, cursors: dict[int, int]) -> int:
+    last = dict(cursors)
+    ended: Counter[tuple[int, int]] = Counter()
+    looked = 0
+    for packet in _packets(findings, number, down, "down"):
+        session_id, frame_id = packet.header.session_id, packet.header.frame_id
+        if isinstance(packet.metadata, Error):
+            code = packet.metadata.error_code
+            findings.expect(code != ErrorCode.LIMIT_EXCEEDED, f"connection {number}: the client went beyond its credit")
+            findings.expect(
+                code not in (ErrorCode.MALFORMED_BODY, ErrorCode.MALFORMED_HEADER),
+                f"connection {number}: the server could not read the client: {code:#x}",
+            )
+        if packet.kind not in (MessageType.RESULT_PUSH, MessageType.RESULT_DROP):
+            continue
+        looked += 1
+        block = _state_block(packet)
+        findings.expect(block is not None, f"connection {number}: a result does not say its operation's state")
+        if block is None:
+            continue
+        if block.operation_state >= OperationState.SUPERSEDED:
+            ended[session_id, frame_id] += 1
+        if block.event_id:
+            before = last.get(session_id, 0)
+            findings.expect(
+                block.event_id > before,
+                f"connection {number}, session {session_id}: event {block.event_id} was sent after {before}",
+            )
+            last[session_id] = max(before, block.event_id)
+    for (session_id, frame_id), count in ended.items():
+        findings.expect(count == 1, f"connection {number}, session {session_id}: frame {frame_id} ended {count} times")
+    return looked
+
+
+def _state_block(packet: Packet) -> OperationStateBlock | None:
+    content = packet.content
+    values: list[object]
+    if isinstance(content, DataBody):
+        values = [each.value for each in content.regions.extensions]
+    else:
+        values = [each.value for each in content.extensions] if isinstance(content, ControlBody) else []
+    return next((each for each in values if isinstance(each, OperationStateBlock)), None)
