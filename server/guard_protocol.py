@@ -1,10 +1,11 @@
-"""The protocol of one connection: HTTP/1.1 or HTTP/2, with five holes of the library mended.
+"""The protocol of one connection: HTTP/1.1 or HTTP/2, with six holes of the library mended.
 
 * HTTP/2 DATA for a stream that has been answered already is refused for that stream, instead of failing the connection.
 * An HTTP/2 response that ends before its body is complete resets its stream: the peer would wait for the rest for ever.
 * A writer waits while an HTTP/2 peer keeps its window closed; the library lets it go on, into memory.
 * A WebSocket upgrade that was refused ends the connection and the application's task; the library forgets both.
 * Bytes behind an upgrade that has not been answered end the connection, and nothing else.
+* The bound of a request head also holds for one that comes in a single read.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class GuardedProtocol:
         try:
             await self._protocol.handle(event)
             await self._end_refused_upgrade()
-        except _EarlyData:
+        except _Over:
             await self._send(Closed())
         except H2ProtocolAssumedError as change:
             protocol = self._protocol = _Http2(*self._parts)
@@ -85,22 +86,32 @@ class GuardedProtocol:
             await self._protocol.handle(RawData(data))
 
 
-class _EarlyData(Exception):
-    """The peer has sent WebSocket bytes before it was told that this is a WebSocket."""
+class _Over(Exception):
+    """Nothing more is to be read from this peer: it has sent WebSocket bytes before it was told that this is a WebSocket, or
+    has just been refused for good."""
 
 
 class _Http11(H11Protocol):
     async def handle(self, event: Event) -> None:
         stream = self.stream
         if isinstance(event, RawData) and event.data and isinstance(stream, WSStream) and not stream.handshake.accepted:
-            raise _EarlyData
+            raise _Over
         await super().handle(event)
 
     async def _create_stream(self, request: h11.Request) -> None:
         if _is_upgrade(request) and self.connection.trailing_data[0]:
             await self._send_error_response(400)
-            raise _EarlyData
+            raise _Over
+        if _head_size(request) > self.config.h11_max_incomplete_size:
+            await self._send_error_response(431)
+            raise _Over
         await super()._create_stream(request)
+
+
+def _head_size(request: h11.Request) -> int:
+    """About as many bytes as it came in. The library looks at heads that come in pieces only: one that arrives in a single
+    read may have any size."""
+    return len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
 
 
 def _is_upgrade(request: h11.Request) -> bool:
