@@ -382,6 +382,9 @@ class Harbour:
         if not capabilities.fork_session:
             raise Unsupported("The agent behind this server cannot fork a session", error_kind="unsupported")
         async with session.queue_turn():
+            if not session.live:
+                # Closed while the fork waited for its turn: there is nothing left to go on from.
+                raise SessionNotFound(session.id)
             self.check_admitting()
             self._check_room(session.cwd)
             branch = Session(self, self.new_id(), session.cwd)

@@ -419,6 +419,27 @@ async def test_fork(harbour: Harbour, runner: FakeRunner) -> None:
     assert runner.sessions[-1].spec.agent_session_id == session.agent_session_id
 
 
+async def test_a_fork_that_waits_ends_with_its_session(harbour: Harbour, runner: FakeRunner) -> None:
+    """ACP-214, REST-050: a session that is closed for everybody is not gone on from by a fork that still waits."""
+    runner.answers = Capabilities(fork_session=True)
+    session = (await harbour.create()).session
+    submit(session, "hold")
+    refused: list[str] = []
+
+    async def fork() -> None:
+        try:
+            await harbour.fork(session)
+        except SessionNotFound as problem:
+            refused.append(problem.session_id)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fork)
+            await quiet()
+            await session.close()
+    assert (refused, harbour.sessions, len(runner.sessions)) == ([session.id], [], 1)
+
+
 async def test_idle_sessions_are_reaped(runner: FakeRunner, autojump_clock: trio.testing.MockClock) -> None:
     """ACP-153: a reader, a prompt or a heartbeat keeps one."""
     limits = Limits(session_idle=100, reap_interval=10)
