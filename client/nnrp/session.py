@@ -63,13 +63,15 @@ class SubmitOptions:
     supersedes: int = 0
     budget_policy: BudgetPolicy = BudgetPolicy(0)  # noqa: RUF009  # an immutable number
     """How the operation may end when its time is over (nnrp-wire 12.5); needs no extension."""
+    trace_id: int = 0
+    """What names the operation in the logs of both ends; it comes back with its results."""
     objects: tuple[Lease, ...] = ()
     """Cached objects it refers to; needs no extension either, unless versions are to be checked."""
 
     @property
     def plain(self) -> bool:
         """Whether nothing here needs a submit_context."""
-        return attrs.evolve(self, objects=(), budget_policy=_NO_BUDGET) == _PLAIN
+        return attrs.evolve(self, objects=(), budget_policy=_NO_BUDGET, trace_id=0) == _PLAIN
 
 
 _NO_BUDGET = BudgetPolicy(0)
@@ -325,6 +327,7 @@ class NnrpSession:
         operation = machine.submit(
             session, trio.current_time(), latency_budget_ms=metadata.latency_budget_ms, context=context
         )
+        operation.trace_id = options.trace_id
         submission = Submission(operation, lambda: self._cancel_one(operation))
         operation.attachment = Sent(metadata, body, submission)
         try:
@@ -342,6 +345,7 @@ class NnrpSession:
             session_id=self.machine.session_id,
             frame_id=operation.frame_id,
             view_id=operation.view_id,
+            trace_id=operation.trace_id,
             flags=flags,
             strict=self._connection.strict_out,
         )

@@ -38,6 +38,6 @@ def send_hint(
     if link.machine.state is not ConnectionState.OPEN or session.machine.state is SessionState.CLOSED:
         return False
     hint = ResultHint(applied, congestion, reason, retry_after_ms)
-    link.machine.send_hint(session.machine, hint, operation.frame_id)
+    link.machine.send_hint(session.machine, hint, operation)
     link.flush()
     return True

@@ -117,6 +117,8 @@ def push_parts(
         session_id=session.session_id,
         frame_id=operation.frame_id,
         view_id=operation.view_id,
+        route_id=operation.route_id,
+        trace_id=operation.trace_id,
         flags=_STALE_HEADER if result_class is ResultClass.STALE_REUSE else _NO_HEADER,
         strict=not session.legacy_descriptors,
     )
@@ -136,6 +138,8 @@ def state_parts(session: Session, operation: Operation, event_id: int) -> list[B
         session_id=session.session_id,
         frame_id=operation.frame_id,
         view_id=operation.view_id,
+        route_id=operation.route_id,
+        trace_id=operation.trace_id,
     )
 
 
@@ -160,6 +164,8 @@ def drop_parts(
         session_id=session.session_id,
         frame_id=operation.frame_id,
         view_id=operation.view_id,
+        route_id=operation.route_id,
+        trace_id=operation.trace_id,
     )
 
 

@@ -213,12 +213,13 @@ class Running:
                 wanted, code = OperationState.COMPLETED, 0
         if wanted is OperationState.COMPLETED and self._operation.state is _WAITING:
             self._operation.advance(_RUNNING)
+        times = self._times()
         finish(
             self._session,
             self._operation,
             wanted,
             answer,
-            times=self._times(),
+            times=times,
             error_code=code,
             event_id=event_id,
             applied=spent.applied,
@@ -226,6 +227,20 @@ class Running:
         )
         if self._started is None and self._operation.state is OperationState.COMPLETED:
             self.record.step(OperationInput.START)  # an earlier result was the answer
+        log.debug(
+            "nnrp_operation_ended",
+            session=self._session.machine.session_id,
+            tag=self._session.tag,
+            frame=self._operation.frame_id,
+            trace=self._operation.trace_id,
+            state=self._operation.state.name.lower(),
+            code=code,
+            queue_ms=times.queue_ms,
+            compute_ms=times.compute_ms,
+            total_ms=times.total_ms,
+            applied=int(spent.applied),
+            reused=spent.reused_frame_id,
+        )
         self.record.settle(Outcome(_RECORD_STATES[self._operation.state], reason=reason))
 
     def _spend(self, submit: Submit) -> BudgetEnding:

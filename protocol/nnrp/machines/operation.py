@@ -54,7 +54,8 @@ class Operation:
 
     ``deadline`` is a monotonic instant, ``math.inf`` when the operation has none. ``attachment`` belongs to the driver
     (its own object for the operation) and is never looked at here. ``abandoned`` says that it was settled because nobody
-    was left to tell, while whoever carries it out may not know yet.
+    was left to tell, while whoever carries it out may not know yet. ``route_id`` and ``trace_id`` are those of its submit; they
+    come back with everything said about it (nnrp-wire 3).
     """
 
     __slots__ = (
@@ -69,8 +70,10 @@ class Operation:
         "operation_id",
         "parent_id",
         "priority",
+        "route_id",
         "settled",
         "state",
+        "trace_id",
         "view_id",
     )
 
@@ -96,6 +99,8 @@ class Operation:
         self.state = _ACCEPTED
         self.settled = False
         self.abandoned = False
+        self.route_id = 0
+        self.trace_id = 0
         self.children: set[int] | None = None
         self.live_below = 0
         self.attachment: object = None

@@ -420,3 +420,33 @@ async def test_half_a_submit_is_not_waited_for_by_others() -> None:
             assert text_of(await other.receive(MessageType.RESULT_PUSH)) == b"fine"
         await served.wait_until(lambda: served.service.statistics().operations == 0)
         assert served.service.statistics().sessions == 1
+
+
+async def test_route_and_trace_come_back_with_everything_said_about_an_operation() -> None:
+    """nnrp-wire 3, 14: parts, results, hints, drops and errors carry the route_id and trace_id of the submit."""
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open(features=ALL_FEATURES)
+
+        def traced(frame_id: int, data: bytes, metadata: FrameSubmit | None = None) -> bytes:
+            packet = submit_packet(frame_id, data, metadata=metadata, context=SubmitContext(frame_id))
+            return patched(patched(packet, 30, 7, 2), 32, 1000 + frame_id, 8)
+
+        await peer.stream.send_all(traced(1, b"partial=2;ab") + traced(2, b"whole") + traced(3, b"fail;"))
+        await peer.stream.send_all(traced(4, b"tool;x") + traced(4, b"again"))
+        await peer.stream.send_all(traced(5, b"sleep=60000;", FrameSubmit(latency_budget_ms=40)))
+        kinds: dict[int, list[MessageType]] = {}
+        for _ in range(9):
+            packet = await peer.receive()
+            frame = packet.header.frame_id
+            kinds.setdefault(frame, []).append(packet.kind)
+            assert (packet.header.route_id, packet.header.trace_id) == (7, 1000 + frame)
+        push, drop, error = MessageType.RESULT_PUSH, MessageType.RESULT_DROP, MessageType.ERROR
+        assert {frame: sorted(each) for frame, each in kinds.items()} == {
+            1: [push, push],
+            2: [push],
+            3: [drop],
+            4: [error, push, push, push],
+            5: [drop],
+        }
+        (hint,) = peer.hints
+        assert (hint.header.frame_id, hint.header.route_id, hint.header.trace_id) == (5, 7, 1005)

@@ -130,10 +130,15 @@ class DataFlow(CacheFlow):
         still gets its one terminal message through ``finish``."""
         return session.cancel(scope, operation_id, group_id)
 
-    def send_hint(self, session: Session, hint: ResultHint, frame_id: int = 0) -> None:
+    def send_hint(self, session: Session, hint: ResultHint, operation: Operation | None = None) -> None:
+        """How this end is faring with an operation, or with the whole session."""
         self._step_ours(ConnectionInput.TRAFFIC, MessageType.RESULT_HINT)
         session.step(SessionInput.TRAFFIC, "RESULT_HINT")
-        self._queue(Outgoing(hint, session.session_id, frame_id))
+        if operation is None:
+            self._queue(Outgoing(hint, session.session_id))
+            return
+        ids = (operation.frame_id, operation.view_id, operation.route_id, operation.trace_id)
+        self._queue(Outgoing(hint, session.session_id, *ids))
 
     # Things the application wants: either end
 
@@ -192,6 +197,7 @@ class DataFlow(CacheFlow):
             context = submit_context(packet)
             replaced = _replaced(session, context)
         operation = session.accept(now, header.frame_id, header.view_id, metadata.latency_budget_ms, context)
+        operation.route_id, operation.trace_id = header.route_id, header.trace_id
         return SubmitReceived(session, operation, packet, replaced, opened, objects)
 
     def _on_cancel(self, packet: Packet, now: float) -> CancelReceived | Ignored:
