@@ -10,6 +10,7 @@ import trio
 
 from client.nnrp.transport import PacketTransport
 from client.nnrp.writer import Writer
+from protocol.nnrp.enums import MessageType
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits, Side
 from protocol.nnrp.machines.connection_table import Dialect
@@ -137,6 +138,10 @@ class Link:
                 except NnrpError as fault:
                     # Reported to the peer where its dialect allows; a result that came twice is nothing to report here.
                     logger.info("the server broke a rule: %s", fault)
+                    if raw.header.msg_type is MessageType.SESSION_OPEN_ACK:
+                        # Answers belong to requests by their order: behind a broken one nothing could be told apart.
+                        self.lose()
+                        return
                 else:
                     self._act(event)
         except NnrpError as fault:
