@@ -101,5 +101,12 @@ class PromptQueue:
                 return each
         return None
 
+    def end(self) -> None:
+        """The session is over: who still waits for a turn has it now, and must look whether there is anything left to do."""
+        for each in self._waiting:
+            if isinstance(each, Turn):
+                each.come()
+        self._waiting.clear()
+
     def _release(self, operation: Operation) -> None:
         del self._pending[operation]

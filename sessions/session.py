@@ -407,7 +407,7 @@ class Session:
         return operation.state is OperationState.ACCEPTED and self.cancel_operation(operation, CancelReason.REMOVED)
 
     def queue_turn(self) -> Turn:
-        """A place in the prompt FIFO that takes no slot (ACP-214)."""
+        """A place in the prompt FIFO that takes no slot (ACP-214). It also comes when the session ends."""
         self._require_live()
         turn = self.prompts.queue_turn()
         self._run_turns_soon()
@@ -647,7 +647,7 @@ class Session:
                 else:
                     await self._run_prompt(turn)
         finally:
-            self._turns_running = False
+            self._turns_running = self._turn_held = False
 
     async def _run_prompt(self, operation: Operation) -> None:
         report = TurnReport(self, operation)
@@ -754,6 +754,7 @@ class Session:
         self.end_reason = reason
         self._runner_session = None
         self.clients.clear()
+        self.prompts.end()
         self.ring.close()
         if self._recording is not None:
             self._recording.close()

@@ -419,11 +419,14 @@ async def test_fork(harbour: Harbour, runner: FakeRunner) -> None:
     assert runner.sessions[-1].spec.agent_session_id == session.agent_session_id
 
 
-async def test_a_fork_that_waits_ends_with_its_session(harbour: Harbour, runner: FakeRunner) -> None:
-    """ACP-214, REST-050: a session that is closed for everybody is not gone on from by a fork that still waits."""
-    runner.answers = Capabilities(fork_session=True)
+@pytest.mark.parametrize("how", ["closed", "died"])
+@pytest.mark.parametrize("before", ["prompt", "fork"])
+async def test_a_fork_that_waits_ends_with_its_session(
+    harbour: Harbour, runner: FakeRunner, autojump_clock: trio.testing.MockClock, before: str, how: str
+) -> None:
+    """ACP-214, REST-050: a session that is over is not gone on from by a fork that still waits, and nobody waits for ever."""
+    runner.answers = Capabilities(fork_session=True, load_session=True)
     session = (await harbour.create()).session
-    submit(session, "hold")
     refused: list[str] = []
 
     async def fork() -> None:
@@ -434,10 +437,25 @@ async def test_a_fork_that_waits_ends_with_its_session(harbour: Harbour, runner:
 
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
+            if before == "prompt":
+                submit(session, "hold")
+            else:
+                runner.start_delay = 1.0
+                nursery.start_soon(harbour.fork, session)
+            await quiet()
             nursery.start_soon(fork)
             await quiet()
-            await session.close()
-    assert (refused, harbour.sessions, len(runner.sessions)) == ([session.id], [], 1)
+            if how == "closed":
+                await session.close()
+            else:
+                session.died("gone")
+    assert (refused, len(harbour.sessions), session.prompts.waiting) == ([session.id], before == "fork", 0)
+    again = (await harbour.restore(session.id, "load")).session
+    assert again is session
+    operation = submit(session, "hold")
+    await quiet()
+    assert session.cancel_prompt()
+    await operation.wait_settled()
 
 
 async def test_idle_sessions_are_reaped(runner: FakeRunner, autojump_clock: trio.testing.MockClock) -> None:
