@@ -526,6 +526,14 @@ class Config:
         maximum=_DAY_MS,
         rule="nnrp-wire 13.10",
     )
+    nnrp_cache_bytes: int = setting(
+        256 * 1024 * 1024,
+        "Bytes of cache objects of all NNRP sessions together; a session has 8 MiB of them at most.",
+        section=Section.NNRP,
+        unit="bytes",
+        minimum=1,
+        rule="nnrp-wire 13.10",
+    )
     nnrp_handshake_timeout_ms: int = setting(
         10_000,
         "A connection that has opened nothing is closed after this time.",

@@ -9,7 +9,7 @@ from typing import Final
 
 import attrs
 
-from protocol.nnrp.machines.cache_records import CacheLimits
+from protocol.nnrp.machines.cache_records import CacheLimits, CachePool
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.hello import HelloPolicy
 from protocol.nnrp.machines.opening import OpenPolicy
@@ -77,6 +77,7 @@ class ServingPolicy:
                 idle_timeout=config.nnrp_idle_timeout_ms / 1000,
                 drain_timeout=min(_DRAIN, config.drain_ms / 2000) if config.drain_ms else 0.0,
                 cache=CacheLimits(default_ttl_ms=lease_ms),
+                cache_pool=CachePool(config.nnrp_cache_bytes),
             ),
             authenticate=token_check(config.token),
             scheduling=SchedulingPolicy(slots=config.nnrp_max_running),

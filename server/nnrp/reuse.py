@@ -10,7 +10,7 @@ import attrs
 
 from protocol.nnrp.enums import BudgetPolicy, PayloadKind, ResultClass
 from protocol.nnrp.machines.cache import ObjectCache
-from protocol.nnrp.machines.cache_records import CacheEntry
+from protocol.nnrp.machines.cache_records import CacheEntry, CachePool
 from server.nnrp.submit import Answer, Submit
 
 __all__ = ["MAX_BYTES", "MAX_LANES", "LatestResults", "Reusable"]
@@ -32,23 +32,32 @@ class Reusable:
 
 
 class LatestResults:
-    """The last complete result of each lane of a session whose submits allow reuse."""
+    """The last complete result of each lane of a session whose submits allow reuse. ``pool`` bounds all sessions together."""
 
-    __slots__ = ("_by_lane",)
+    __slots__ = ("_by_lane", "_pool")
 
-    def __init__(self) -> None:
+    def __init__(self, pool: CachePool) -> None:
+        self._pool = pool
         self._by_lane: OrderedDict[int, Reusable] = OrderedDict()
 
     def keep(self, submit: Submit, answer: Answer) -> None:
         """Take note of a result. Only where the submit says that reuse is welcome, so others cost nothing."""
-        operation = submit.operation
-        if answer.result_class is not ResultClass.COMPLETE or answer.size > MAX_BYTES:
+        operation, size, pool = submit.operation, answer.size, self._pool
+        if answer.result_class is not ResultClass.COMPLETE or size > MAX_BYTES:
             return
+        self._drop(operation.view_id)
+        if pool.bytes + size > pool.max_bytes:
+            return
+        pool.bytes += size
         kinds = submit.metadata.payload_kind_bitmap
         self._by_lane[operation.view_id] = Reusable(operation.frame_id, answer, kinds, submit.objects)
-        self._by_lane.move_to_end(operation.view_id)
         if len(self._by_lane) > MAX_LANES:
-            self._by_lane.popitem(last=False)
+            self._drop(next(iter(self._by_lane)))
+
+    def clear(self) -> None:
+        """The session is over."""
+        for lane in list(self._by_lane):
+            self._drop(lane)
 
     def find(self, submit: Submit, caches: Sequence[ObjectCache], now: float) -> Reusable | None:
         """What may stand for the result of ``submit``; None too when an object it was made from is no longer the same."""
@@ -57,6 +66,11 @@ class LatestResults:
             return None
         good = all(any(cache.holds(each, now) for cache in caches) for each in found.made_from)
         return found if good else None
+
+    def _drop(self, lane: int) -> None:
+        gone = self._by_lane.pop(lane, None)
+        if gone is not None:
+            self._pool.bytes -= gone.answer.size
 
     @staticmethod
     def wanted(submit: Submit) -> bool:

@@ -195,7 +195,7 @@ class Running:
             self.hint(ResultHintReason.QUEUE_FULL, ResultBudgetPolicy.DROP)
         elif answer is not None:
             wanted, event_id = OperationState.COMPLETED, answer.event_id
-            if LatestResults.wanted(submit):
+            if LatestResults.wanted(submit) and not self._session.over:
                 self._session.latest_results().keep(submit, answer)
         elif failure is not None:
             wanted, code, event_id = OperationState.FAILED, failure.code, failure.event_id

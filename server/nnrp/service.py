@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
+from typing import Final
 
 import attrs
 import trio
@@ -12,6 +13,7 @@ from prometheus_client.core import Metric
 
 from protocol.nnrp.enums import BackpressureLevel, CloseReason, PriorityClass, ResultHintReason
 from protocol.nnrp.errors import NnrpError, NnrpLocalError
+from protocol.nnrp.machines.cache_records import CachePool
 from protocol.nnrp.machines.schemas import SchemaRegistry, builtin_registry
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.machines.store import ObjectStore
@@ -31,6 +33,9 @@ from server.telemetry import log
 from sessions.operation import CancelReason
 
 __all__ = ["NnrpService", "NnrpStatistics", "open_service"]
+
+REUSE_BYTES: Final = 64 * 1024 * 1024
+"""Of results kept to be used again, over all sessions; what does not fit is not kept."""
 
 
 @attrs.frozen(slots=True)
@@ -61,6 +66,7 @@ class NnrpService:
         self.interactive = 0
         """Sessions of class interactive."""
         self.flow_updates = 0
+        self._reuse_pool = CachePool(REUSE_BYTES)
         self.caches = CacheTotals()
         """Of the caches that are over."""
         self._drain = trio.Event()
@@ -99,7 +105,7 @@ class NnrpService:
             await self._quiet.wait()
 
     def new_session(self, machine: Session, link: Link | None, principal: Principal) -> ServedSession:
-        session = ServedSession(machine, link, principal)
+        session = ServedSession(machine, link, principal, self._reuse_pool)
         self.sessions.add(session)
         self.interactive += machine.terms.priority is PriorityClass.INTERACTIVE
         return session
@@ -163,6 +169,7 @@ class NnrpService:
     def _count_store(self, store: ObjectStore | None) -> None:
         if store is not None:
             self.caches = self.caches.plus([store.cache.statistics()], over=True)
+            store.cache.clear()
 
     def _tell_pressure(self) -> None:
         level, waiting = self.turns.pressure.level, self.turns.scheduler.waiting
@@ -188,6 +195,7 @@ class NnrpService:
         self.registry.forget(session)
         session.cancel_all(reason)
         self._count_store(session.machine.store)
+        session.forget_results()
         session.link = None
         session.journal = None
         if session.worker is not None:

@@ -8,6 +8,7 @@ import trio
 
 from protocol.layout import Buffer
 from protocol.nnrp.enums import OperationFeatures, SessionState
+from protocol.nnrp.machines.cache_records import CachePool
 from protocol.nnrp.machines.history import RisingIds
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Session
@@ -40,11 +41,12 @@ class ServedSession:
         "over",
         "principal",
         "received",
+        "reuse_pool",
         "token",
         "worker",
     )
 
-    def __init__(self, machine: Session, link: Link | None, principal: Principal) -> None:
+    def __init__(self, machine: Session, link: Link | None, principal: Principal, reuse_pool: CachePool) -> None:
         self.machine = machine
         self.link = link
         self.principal = principal
@@ -57,6 +59,7 @@ class ServedSession:
         self.follower: Follower | None = None
         """Brings what happens in the engine session behind it; that session's ring then numbers its events."""
         self.last_event_id = 0
+        self.reuse_pool = reuse_pool
         self._latest: LatestResults | None = None
         self.over = False
         machine.attachment = self
@@ -121,8 +124,13 @@ class ServedSession:
     def latest_results(self) -> LatestResults:
         """What may be used again. Made when the first submit allows reuse."""
         if self._latest is None:
-            self._latest = LatestResults()
+            self._latest = LatestResults(self.reuse_pool)
         return self._latest
+
+    def forget_results(self) -> None:
+        if self._latest is not None:
+            self._latest.clear()
+            self._latest = None
 
     def reusable(self, submit: Submit) -> Reusable | None:
         """An earlier result that may stand for the one of ``submit``."""

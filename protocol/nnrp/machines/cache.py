@@ -25,6 +25,7 @@ from protocol.nnrp.machines.cache_records import (
     CacheEntry,
     CacheKey,
     CacheLimits,
+    CachePool,
     CacheStatistics,
     PutAnswer,
     PutMeta,
@@ -42,7 +43,7 @@ REMEMBERED_LEASES = 1024
 class ObjectCache:
     """The objects of one session or connection.
 
-    ``schemas`` resolves schema dependencies; ``live_operation`` says whether an operation may still own a lease;
+    ``pool`` bounds several caches together. ``schemas`` resolves schema dependencies; ``live_operation`` says whether an operation may still own a lease;
     ``lease_ended`` is told of every lease that ends by time or with its owner. Every lookup answers an entry or the stable code, in the order of nnrp-wire 13.10 item 5.
     """
 
@@ -51,11 +52,13 @@ class ObjectCache:
         "_deadlines",
         "_entries",
         "_expired",
+        "_held",
         "_hits",
         "_last_lease",
         "_lease_ended",
         "_misses",
         "_over",
+        "_pool",
         "_rejected",
         "_schemas",
         "_versions",
@@ -72,8 +75,10 @@ class ObjectCache:
         leases_allowed: bool = True,
         live_operation: Callable[[int], bool] = lambda _: False,
         lease_ended: Callable[[CacheKey], None] = lambda _: None,
+        pool: CachePool | None = None,
     ) -> None:
         self.limits = limits or CacheLimits()
+        self._pool = pool or CachePool()
         self.leases_allowed = leases_allowed
         self._schemas = schemas
         self.live_operation = live_operation
@@ -83,6 +88,7 @@ class ObjectCache:
         self._over: dict[CacheKey, int] = {}
         self._deadlines: list[tuple[float, int, CacheKey]] = []
         self._bytes = 0
+        self._held = 0
         self._last_lease = 0
         self._hits = self._misses = self._expired = self._rejected = 0
 
@@ -138,6 +144,31 @@ class ObjectCache:
         for key in [key for key in self._over if matches(key, namespace, key_hi, key_lo)]:
             del self._over[key]
         return tuple(gone)
+
+    def clear(self) -> None:
+        """The cache is over: let go of everything. Nobody is told."""
+        for key in list(self._entries):
+            self._drop(key)
+        self._pool.bytes -= self._bytes
+        self._bytes = self._held = 0
+
+    def hold(self, size: int) -> bool:
+        """Count something that is kept beside the objects: a schema without a lease. False: it does not fit."""
+        limits = self.limits
+        if size > limits.max_object_bytes or len(self._entries) + self._held >= limits.max_entries:
+            return False
+        if self._bytes + size > limits.max_bytes or self._pool.bytes + size > self._pool.max_bytes:
+            return False
+        self._held += 1
+        self._bytes += size
+        self._pool.bytes += size
+        return True
+
+    def let_go(self, size: int) -> None:
+        """What ``hold`` has counted is gone."""
+        self._held -= 1
+        self._bytes -= size
+        self._pool.bytes -= size
 
     def end_owner(self, scope: LeaseOwnerScope, operation_id: int = 0) -> tuple[CacheKey, ...]:
         """The owner is gone, and its leases with it. ``operation_id`` names the owner of scope operation."""
@@ -298,6 +329,7 @@ class ObjectCache:
     def _insert(self, entry: CacheEntry) -> None:
         self._entries[entry.key] = entry
         self._bytes += len(entry.content)
+        self._pool.bytes += len(entry.content)
         self._over.pop(entry.key, None)
         if entry.object_id:
             self._versions.setdefault(entry.object_id, []).append(entry)
@@ -327,6 +359,7 @@ class ObjectCache:
     def _drop(self, key: CacheKey) -> CacheEntry:
         entry = self._entries.pop(key)
         self._bytes -= len(entry.content)
+        self._pool.bytes -= len(entry.content)
         if entry.object_id:
             holders = self._versions[entry.object_id]
             holders.remove(entry)
@@ -342,9 +375,12 @@ class ObjectCache:
         before = self._entries.get(request.key)
         limits = self.limits
         size = len(request.content)
-        total = self._bytes + size - (len(before.content) if before is not None else 0)
-        count = len(self._entries) + (before is None)
-        return size <= limits.max_object_bytes and total <= limits.max_bytes and count <= limits.max_entries
+        more = size - (len(before.content) if before is not None else 0)
+        if self._pool.bytes + more > self._pool.max_bytes or self._bytes + more > limits.max_bytes:
+            return False
+        return (
+            size <= limits.max_object_bytes and len(self._entries) + self._held + (before is None) <= limits.max_entries
+        )
 
     def _grant_ttl(self, wanted_ms: int) -> int:
         return min(wanted_ms, self.limits.max_ttl_ms) if wanted_ms else self.limits.default_ttl_ms

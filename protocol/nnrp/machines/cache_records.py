@@ -11,6 +11,7 @@ __all__ = [
     "CacheEntry",
     "CacheKey",
     "CacheLimits",
+    "CachePool",
     "CacheStatistics",
     "Dependency",
     "PutAnswer",
@@ -83,6 +84,14 @@ class CacheLimits:
     def with_default(self, ttl_ms: int) -> CacheLimits:
         """The same bounds with the default that a session agreed on."""
         return attrs.evolve(self, default_ttl_ms=min(ttl_ms, self.max_ttl_ms))
+
+
+@attrs.define(slots=True, eq=False)
+class CachePool:
+    """Bytes that several caches hold together: of all sessions and connections that share their limits."""
+
+    max_bytes: int = 256 * 1024 * 1024
+    bytes: int = 0
 
 
 @attrs.frozen(slots=True)

@@ -9,6 +9,7 @@ from protocol.nnrp.enums import (
     CacheAckStatus,
     CacheErrorCode,
     DependencyKind,
+    ErrorCode,
     InvalidateScope,
     ObjectKind,
     SchemaErrorCode,
@@ -17,7 +18,15 @@ from protocol.nnrp.enums import (
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.extensions import ObjectMetaEntry
 from protocol.nnrp.machines.cache import ObjectCache
-from protocol.nnrp.machines.cache_records import CacheEntry, CacheKey, CacheLimits, PutAnswer, PutMeta, PutRequest
+from protocol.nnrp.machines.cache_records import (
+    CacheEntry,
+    CacheKey,
+    CacheLimits,
+    CachePool,
+    PutAnswer,
+    PutMeta,
+    PutRequest,
+)
 from protocol.nnrp.machines.schemas import Installed, Schema, SchemaRegistry
 from protocol.nnrp.messages import CacheInvalidate, CachePut
 from protocol.nnrp.vendor import ObjectExpect
@@ -42,6 +51,7 @@ class ObjectStore:
         *,
         leases_allowed: bool,
         live_operation: Callable[[int], bool],
+        pool: CachePool | None = None,
     ) -> None:
         self.schemas = SchemaRegistry(base)
         self.cache = ObjectCache(
@@ -50,6 +60,7 @@ class ObjectStore:
             leases_allowed=leases_allowed,
             live_operation=live_operation,
             lease_ended=self._lease_ended,
+            pool=pool,
         )
         self._leased: dict[CacheKey, tuple[int, int]] = {}
 
@@ -69,10 +80,10 @@ class ObjectStore:
         gone = self.cache.invalidate(scope, namespace, hi, lo)
         reached = [each for each in self.schemas.own() if _reaches(scope, hi, lo, each)]
         for schema in reached:
-            self.schemas.invalidate(*schema.key)
+            self._remove(schema)
         about_schema = message.reason_code >> 16 == SchemaErrorCode.NONE >> 16
         if about_schema and scope is InvalidateScope.OBJECT_KEY and not (reached or gone):
-            self.schemas.invalidate(hi, lo)
+            self.schemas.invalidate(hi, lo)  # raises: it is not there, or is not this store's
         return gone
 
     def adopted_by(self, live_operation: Callable[[int], bool]) -> None:
@@ -98,6 +109,9 @@ class ObjectStore:
         except NnrpError as refused:
             return PutAnswer(CacheAckStatus.REJECTED, refused.code)
         if not schema.cacheable:
+            if done is not Installed.ALREADY_INSTALLED and not self.cache.hold(len(content)):
+                self.schemas.invalidate(*schema.key)
+                return PutAnswer(CacheAckStatus.REJECTED, ErrorCode.LIMIT_EXCEEDED)
             return PutAnswer(CacheAckStatus.REPLACED if done is Installed.UPDATED else CacheAckStatus.ACCEPTED)
         request = _request(message, content, None)
         answer = self.cache.put(request, now)
@@ -106,6 +120,11 @@ class ObjectStore:
         elif done is not Installed.ALREADY_INSTALLED:
             self.schemas.invalidate(*schema.key)
         return answer
+
+    def _remove(self, schema: Schema) -> None:
+        self.schemas.invalidate(*schema.key)
+        if not schema.cacheable:
+            self.cache.let_go(SchemaDescriptor.SIZE + len(schema.body))
 
     def _lease_ended(self, key: CacheKey) -> None:
         schema = self._leased.pop(key, None)

@@ -40,11 +40,11 @@ from protocol.nnrp.enums import (
     SessionFlags,
     StreamSemantics,
 )
-from protocol.nnrp.machines.cache_records import CacheLimits
+from protocol.nnrp.machines.cache_records import CacheLimits, CachePool
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.opening import OpenPolicy
 from protocol.nnrp.messages import FrameSubmit
-from protocol.nnrp.regions import Regions, TypedPayload
+from protocol.nnrp.regions import InlineObject, Regions, TypedPayload
 from protocol.nnrp.tensor import TensorSection, TileIndexMode, pack_sections, pack_tile_index
 from server.nnrp.policy import ServingPolicy
 from server.nnrp.submit import Answer, Emit, Submit, text_payload
@@ -407,3 +407,60 @@ async def test_a_cacheable_schema_goes_with_its_lease() -> None:
         assert lease.ttl_ms == 1
         await trio.sleep(0.01)
         assert await code_of(submitted_under(session, 0x2001, 1)) == SchemaErrorCode.SCHEMA_UNKNOWN
+
+
+async def test_all_sessions_together_are_bounded() -> None:
+    """Issue 5, Bad input: what sessions store together has a bound, --nnrp-cache-bytes, schemas included; what ends makes
+    room again: a lease, a schema, a session, a connection."""
+    pool = CachePool(100)
+    policy = ServingPolicy(limits=ConnectionLimits(cache=CacheLimits(max_entries=3), cache_pool=pool))
+    async with serving_nnrp(policy) as served:
+        async with open_nnrp(served.url) as connection, open_nnrp(served.url) as other:
+            one, two = await connection.open_session(), await other.open_session()
+            await one.cache.put((0, 1), bytes(60))
+            assert await code_of(two.cache.put((0, 1), bytes(60))) == ErrorCode.LIMIT_EXCEEDED
+            assert await code_of(two.cache.install_schema(0x2001, 1, bytes(60))) == ErrorCode.LIMIT_EXCEEDED
+            assert await code_of(submitted_under(two, 0x2001, 1)) == SchemaErrorCode.SCHEMA_UNKNOWN
+            await two.cache.install_schema(0x2001, 1, b"12345678")
+            assert pool.bytes == 60 + 32 + 8
+            two.cache.invalidate_schema(0x2001, 1)
+            await two.cache.put((0, 1), bytes(40))
+            await one.close()
+            await served.wait_until(lambda: pool.bytes == 40)
+            await two.cache.put((0, 1), bytes(100))
+            assert pool.bytes == 100
+        await served.wait_until(lambda: pool.bytes == 0)
+
+
+async def test_schemas_without_a_lease_are_counted_too() -> None:
+    """13.10 item 9: a session cannot install schemas without end."""
+    limits = ConnectionLimits(cache=CacheLimits(max_entries=2))
+    async with serving_nnrp(ServingPolicy(limits=limits)) as served, open_nnrp(served.url) as connection:
+        session = await connection.open_session()
+        for number in (1, 2):
+            await session.cache.install_schema(0x2001, number, b"{}")
+        assert await code_of(session.cache.install_schema(0x2001, 3, b"{}")) == ErrorCode.LIMIT_EXCEEDED
+        assert await code_of(session.cache.put((0, 1), b"x")) == ErrorCode.LIMIT_EXCEEDED
+        await session.cache.install_schema(0x2001, 2, b"{}")
+        session.cache.invalidate_schema(0x2001, 1)
+        await session.cache.put((0, 1), b"x")
+
+
+async def test_inline_and_referenced_slots_go_together() -> None:
+    """7.11 submit_mode mixed, 8.3: one slot in the body, the other by reference."""
+    section = TensorSection.of(1, [b"\1", b"\2"], dtype_id=DtypeId.UINT8, element_count_per_tile=1)
+    index = pack_tile_index([5, 3], mode=TileIndexMode.RAW_U16)
+    async with serving_nnrp() as served, open_nnrp(served.url) as connection:
+        session = await connection.open_session(profile_id=ProfileId.TENSOR, schema=(0, 0))
+        table = await session.cache.put((0, 1), pack_sections([section]), kind=ObjectKind.TENSOR_SECTION_TABLE)
+        metadata = FrameSubmit(
+            tile_count=2,
+            section_count=1,
+            tile_index_mode=TileIndexMode.RAW_U16,
+            tile_index_bytes=len(index),
+            payload_kind_bitmap=PayloadKind.TENSOR,
+        )
+        body = Regions(inline_objects=(InlineObject(ObjectKind.TILE_INDEX_BLOCK, index),))
+        result = await (await session.submit_frame(metadata, body, SubmitOptions(objects=(table,)))).result()
+        assert list(result.tensor.tile_ids) == [5, 3]
+        assert [bytes(each) for each in result.tensor.sections[0].tiles()] == [b"\1", b"\2"]

@@ -27,7 +27,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES, find_extension
 from protocol.nnrp.machines.reading import drop_state, result_state
-from protocol.nnrp.messages import FrameSubmit, ResultHint, ResultPush
+from protocol.nnrp.messages import FrameSubmit, ResultHint, ResultPush, SessionClose
 from protocol.nnrp.packet import Packet, encode_packet
 from protocol.nnrp.tensor import TensorBody, TensorSection, pack_flat_tensor
 from protocol.nnrp.vendor import OperationStateBlock, SubmitContext
@@ -308,3 +308,24 @@ def test_answers_know_their_size() -> None:
     """What decides whether a result is kept for reuse is the bytes of its payloads."""
     assert said(b"12345").size == 5
     assert attrs.evolve(said(b"12345"), payloads=()).size == 0
+
+
+async def test_results_kept_for_reuse_are_bounded() -> None:
+    """Issue 5, bounded memory: over all sessions together; what does not fit is not kept, and a session's end frees its own."""
+    async with serving_nnrp(make_worker=functions(keeper)) as served, served.peer() as peer:
+        pool = served.service._reuse_pool
+        pool.max_bytes = 8
+        for number in (1, 2):
+            await peer.open(OPEN.replace(requested_session_id=number), features=ALL_FEATURES)
+            packet = submit_packet(1, b"quick", session_id=number, metadata=FrameSubmit(budget_policy=STALE))
+            await peer.stream.send_all(packet)
+            await peer.receive(MessageType.RESULT_PUSH)
+            assert pool.bytes == len(b"whole")
+        for number in (1, 2):
+            slow = FrameSubmit(latency_budget_ms=40, budget_policy=STALE)
+            await peer.stream.send_all(submit_packet(2, b"slow", session_id=number, metadata=slow))
+            packet = await peer.receive()
+            assert packet.kind is (MessageType.RESULT_PUSH if number == 1 else MessageType.RESULT_DROP)
+        await peer.send(SessionClose(), session_id=1)
+        await peer.receive(MessageType.SESSION_CLOSE_ACK)
+        assert pool.bytes == 0

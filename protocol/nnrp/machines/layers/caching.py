@@ -120,7 +120,13 @@ class CacheFlow(SessionControl):
     def _make_store(self, session: Session | None) -> ObjectStore:
         limits = self.limits.cache
         if session is None:
-            return ObjectStore(self.schemas, limits, leases_allowed=self._cache_enabled, live_operation=lambda _: False)
+            return ObjectStore(
+                self.schemas,
+                limits,
+                leases_allowed=self._cache_enabled,
+                live_operation=lambda _: False,
+                pool=self.limits.cache_pool,
+            )
         terms = session.terms
         if terms.lease_ttl_ms:
             limits = limits.with_default(terms.lease_ttl_ms)
@@ -129,6 +135,7 @@ class CacheFlow(SessionControl):
             limits,
             leases_allowed=self._cache_enabled if terms.implicit else terms.leases_enabled,
             live_operation=session.owns_live,
+            pool=self.limits.cache_pool,
         )
 
     def _forget(self, session: Session) -> None:

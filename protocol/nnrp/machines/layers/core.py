@@ -12,7 +12,7 @@ from protocol.nnrp.enums import ConnectionState, MessageType, OperationFeatures
 from protocol.nnrp.errors import MESSAGE_REACH, NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import NO_FEATURES
 from protocol.nnrp.header import Header
-from protocol.nnrp.machines.cache_records import CacheLimits
+from protocol.nnrp.machines.cache_records import CacheLimits, CachePool
 from protocol.nnrp.machines.connection_table import (
     CONNECTION,
     DIALECT,
@@ -82,6 +82,8 @@ class ConnectionLimits:
     reduction_tolerance: float = 1.0
     """How long a submit may still rely on credit that was taken back: it may have been under way."""
     cache: CacheLimits = attrs.field(factory=CacheLimits)
+    cache_pool: CachePool = attrs.field(factory=CachePool)
+    """Shared by all connections with these limits. Whoever ends a session or a connection clears its store."""
 
 
 @attrs.define(slots=True)
