@@ -10,6 +10,7 @@ from __future__ import annotations
 from server.application import Application
 from server.guard import install
 from server.handover import find_worker, hand_over
+from server.memory import give_back_large_blocks
 from server.telemetry import set_up_logging
 
 __all__ = ["app"]
@@ -17,6 +18,7 @@ __all__ = ["app"]
 _worker = find_worker()
 if _worker is not None:
     set_up_logging()
+    give_back_large_blocks()
 
 install()
 app = Application(

@@ -12,6 +12,7 @@ from hypercorn.utils import LifespanFailureError
 
 from server.application import Application
 from server.config import NNRP_PORT, Config
+from server.memory import give_back_large_blocks
 from server.serve import serve
 from server.telemetry import log, set_up_logging
 
@@ -21,6 +22,7 @@ __all__ = ["run"]
 def run(config: Config) -> int:
     """Serve until SIGINT or SIGTERM. 0: ended as asked; 1: could not start, or the engine failed (said on standard error)."""
     set_up_logging(config.log_level, config.log_format)
+    give_back_large_blocks()
     # A second signal that comes when Trio has already let go of them must not spoil the exit code.
     signal.signal(signal.SIGTERM, _die_quietly)
     application = Application(config, nnrp_port=NNRP_PORT)

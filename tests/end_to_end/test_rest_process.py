@@ -116,7 +116,7 @@ async def test_the_ring_is_bounded_by_bytes(tmp_path: Path) -> None:
         await place.run(session_id, "echo warm")
         before = place.memory
         async with place.events(session_id) as stream:
-            await place.submit(session_id, steps(["growing", count, size]))
+            prompt_id = await place.submit(session_id, steps(["growing", count, size]))
             cursor, told = 0, False
             try:
                 while True:
@@ -127,6 +127,8 @@ async def test_the_ring_is_bounded_by_bytes(tmp_path: Path) -> None:
                         break
             except EOFError:
                 told = True
+        while (await place.get(f"/session/{session_id}/prompts/{prompt_id}"))["state"] == "running":
+            await trio.sleep(0.2)
         assert place.memory - before < ring + 64 * MIB
         frames = await place.replay(session_id, 1)
         assert frames[0].type == "state_resync_required"
