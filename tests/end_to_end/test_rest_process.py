@@ -127,7 +127,7 @@ async def test_the_ring_is_bounded_by_bytes(tmp_path: Path) -> None:
                         break
             except EOFError:
                 told = True
-        while (await place.get(f"/session/{session_id}/prompts/{prompt_id}"))["state"] == "running":
+        while (await place.get(f"/session/{session_id}/prompts/{prompt_id}"))["state"] == "running":  # noqa: ASYNC110  # it is in another process
             await trio.sleep(0.2)
         assert place.memory - before < ring + 64 * MIB
         frames = await place.replay(session_id, 1)
