@@ -77,8 +77,15 @@ class Event:
     """Encoded wire forms by key. Fill through `Ring.form` only: the ring accounts for their bytes."""
 
     def value(self) -> Any:
-        """The data, decoded anew at each call."""
-        return decode(self.data)
+        """The data, decoded anew at each call.
+
+        Raises ``ValueError`` for what the decoder refuses. How deep nesting may be depends on who calls from how deep: a
+        reader further down the stack than the one that took the event in can find it too deep.
+        """
+        try:
+            return decode(self.data)
+        except RecursionError as problem:
+            raise ValueError(str(problem)) from problem
 
 
 @attrs.frozen(slots=True)

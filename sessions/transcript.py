@@ -10,6 +10,8 @@ from sessions.events import Event, EventType, encode
 __all__ = ["compact", "split_live"]
 
 CHUNKS: Final = frozenset({"agent_message_chunk", "agent_thought_chunk"})
+_PLAIN_BRACKETS: Final = 100
+"""Opening brackets a plain chunk has at most besides those in its text."""
 BOUNDARIES: Final = frozenset({EventType.TURN_COMPLETE, EventType.TURN_ERROR})
 
 
@@ -56,7 +58,14 @@ def _text_chunk(event: Event) -> dict[str, Any] | None:
     content = update.get("content")
     if not isinstance(content, dict) or content.get("type") != "text" or not isinstance(content.get("text"), str):
         return None
+    if _brackets(event.data) - _brackets(content["text"].encode()) > _PLAIN_BRACKETS:
+        # What comes with the text may be nested too deep to be encoded again from here.
+        return None
     return value if isinstance(value, dict) else None
+
+
+def _brackets(data: bytes) -> int:
+    return data.count(b"{") + data.count(b"[")
 
 
 def _joins(last: tuple[Event, dict[str, Any]], event: Event, value: dict[str, Any]) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from sessions import Event
 from sessions.events import encode
 from sessions.transcript import compact, split_live
@@ -43,6 +45,20 @@ def test_what_is_no_plain_text_is_left_alone() -> None:
     broken = Event(2, "session_update", b'{"agent_message_chunk":"\\ud83d"', 0, None, None, 0)
     user = chunk(3, "hi", "user_message_chunk")
     assert compact([image, broken, user]) == [image, broken, user]
+
+
+@pytest.mark.parametrize("depth", [50, 200, 900, 990, 5000])
+def test_deep_nesting_costs_the_merging_and_nothing_else(depth: int) -> None:
+    """REST-031: an update that was taken in is shown, though it cannot be taken apart from where it is read."""
+    head = b'{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"x"'
+    deep = Event(2, "session_update", head + b',"d":' + b"[" * depth + b"]" * depth + b"}}}", 2, "p", None, 0)
+    found = compact([chunk(1, "a {[" * 100), deep, chunk(3, "b"), chunk(4, "c")])
+    assert [event.id for event in found] == ([4] if depth < 100 else [1, 2, 4])
+    if depth > 100:
+        assert found[1] is deep
+    if depth > 1000:
+        with pytest.raises(ValueError, match="recursion"):
+            deep.value()
 
 
 def test_split_at_the_last_turn_boundary() -> None:
