@@ -58,6 +58,7 @@ class Link:
         self._reading = trio.CancelScope()
         self._timer = trio.CancelScope()
         self._over = False
+        self._muted = False
         self.done = trio.Event()
         """Set when everything has been sent that could be, and the stream is closed."""
 
@@ -73,8 +74,9 @@ class Link:
             self._timer.deadline = deadline
 
     def mute(self) -> None:
-        """What still comes is read, and concerns nobody any more."""
-        self._act = lambda _: None
+        """What still comes is read and thrown away: not even the machine sees it, because it comes again elsewhere, and what
+        is settled here would not be waited for there."""
+        self._muted = True
 
     def lose(self) -> None:
         """Give the connection up."""
@@ -129,6 +131,8 @@ class Link:
             self._take(data)
 
     def _take(self, data: bytes | bytearray) -> None:
+        if self._muted:
+            return
         machine, now = self.machine, trio.current_time()
         self._splitter.receive_data(data)
         try:

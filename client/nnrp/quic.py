@@ -23,6 +23,8 @@ _ALPN: Final = "nnrp/1"
 _DATAGRAM_BYTES: Final = 65_536
 _READ: Final = 65_535
 _BUFFER: Final = 4 * 1024 * 1024
+_AT_ONCE: Final = 64
+"""Datagrams read between two turns for everybody else."""
 _IDLE: Final = 120.0
 _HIGH: Final = 256 * 1024
 """Bytes queued in the library from which a send waits."""
@@ -183,23 +185,26 @@ class QuicTransport(PacketTransport):
         return self._packets.over or self._engine.failed
 
     async def _read(self) -> None:
-        udp = trio.socket.from_stdlib_socket(self._plain)
-        with udp:
-            while True:
-                try:
-                    data = await udp.recv(_READ)
-                except OSError as error:
-                    # The host says that nobody listens there.
-                    self._packets.reason = str(error)
-                    self._fail()
-                    self._timer.deadline = -math.inf
-                    self._wake()
-                    return
-                try:
-                    self._engine.receive(data, self._address, trio.current_time())
-                except QuicFailed:
-                    self._fail()
-                self._advance()
+        with self._plain:
+            while not self._packets.over:
+                await trio.lowlevel.wait_readable(self._plain)
+                self._take_in()
+
+    def _take_in(self) -> None:
+        """Take what has come, up to a bound, and only then act on it: one answer to many packets."""
+        now = trio.current_time()
+        try:
+            for _ in range(_AT_ONCE):
+                self._engine.receive(self._plain.recv(_READ), self._address, now)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            # The host says that nobody listens there.
+            self._packets.reason = str(error)
+            self._fail()
+        except QuicFailed:
+            self._fail()
+        self._advance()
 
     async def _keep_time(self) -> None:
         while not self._packets.over:

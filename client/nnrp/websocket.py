@@ -27,6 +27,7 @@ from client.nnrp.errors import NnrpRefused
 from client.nnrp.transport import PacketTransport
 from protocol.layout import Buffer
 from protocol.nnrp.cutting import PacketCutter, check_message, largest_packet
+from protocol.nnrp.errors import NnrpError
 
 __all__ = ["WebSocketTransport", "upgrade"]
 
@@ -70,9 +71,19 @@ class WebSocketTransport(PacketTransport):
         while not self._ready:
             if self._over or not await self._read():
                 return b""
-        message = self._ready.popleft()
-        check_message(message)
-        return message
+        ready = self._ready
+        check_message(ready[0])
+        if len(ready) == 1:
+            return ready.popleft()
+        gathered = [ready.popleft()]
+        while ready:
+            # One that is no packet is for the next call to complain about.
+            try:
+                check_message(ready[0])
+            except NnrpError:
+                break
+            gathered.append(ready.popleft())
+        return b"".join(gathered)
 
     async def send_all(self, data: Buffer) -> None:
         packets = self._cutter.cut(data)

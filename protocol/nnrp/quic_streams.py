@@ -41,6 +41,8 @@ _OPEN_ANSWERS: Final = 48
 """Answers in parts that have a stream of their own at a time; others share one, so that the peer's limit is not reached by
 streams that stay open."""
 _PINGS: Final = 1024
+_CANCELS: Final = 256
+"""Cancels remembered while their submits may still be on the way."""
 _BUFFERED: Final = 8 * 1024 * 1024
 """Bytes beside one packet of the largest size that may be buffered of what has come: more is a peer that floods."""
 
@@ -77,6 +79,7 @@ class QuicPackets:
         self._held_bytes = 0
         self._ready: deque[bytes] = deque()
         self._early: list[bytes] = []
+        self._cancels: dict[bytes, bytes] = {}
         self._opening = 0
         self._partial = 0
         self._ready_bytes = 0
@@ -170,13 +173,13 @@ class QuicPackets:
                 self._end_stream(stream_id)
                 return
             splitter = self._incoming[stream_id] = Splitter(max_body_bytes=self._max_body)
-        before = splitter.statistics().buffered_bytes
+        before = splitter.buffered_bytes
         try:
             splitter.receive_data(data)
             for raw in splitter.packets():
                 start = raw.start
                 self._arrive(bytes(raw.buffer[start : start + size_at(raw.buffer, start)]), stream_id)
-            self._partial += splitter.statistics().buffered_bytes - before
+            self._partial += splitter.buffered_bytes - before
             if event.end_stream:
                 splitter.receive_eof()
                 for _ in splitter.packets():
@@ -190,7 +193,7 @@ class QuicPackets:
         """What the stream carried is given up; without the control stream there is no connection."""
         splitter = self._incoming.pop(event.stream_id, None)
         if splitter is not None:
-            self._partial -= splitter.statistics().buffered_bytes
+            self._partial -= splitter.buffered_bytes
         if event.stream_id == self._control:
             self.over = True
 
@@ -231,11 +234,24 @@ class QuicPackets:
                 return
         else:
             self._learn(kind, stream_id)
+            if kind == _CANCEL and not self.one_stream:
+                self._remember(packet)
         self._ready.append(packet)
         self._ready_bytes += len(packet)
         if self._early and not self._opening:
             self._ready.extend(self._early)
             self._early = []
+        if self._cancels and kind == _SUBMIT and (cancel := self._cancels.pop(packet[_IDS], None)):
+            self._ready.append(cancel)
+            self._ready_bytes += len(cancel)
+
+    def _remember(self, packet: bytes) -> None:
+        """A cancel may overtake the submit it means, and would then mean nothing: it counts once more behind the submit."""
+        key = packet[_IDS]
+        if any(key[4:]):
+            self._cancels[key] = packet
+            if len(self._cancels) > _CANCELS:
+                del self._cancels[next(iter(self._cancels))]
 
     def _learn(self, kind: int, stream_id: int | None) -> None:
         """What the client does says which shape it reads (nnrp-wire 2.4, sender rules)."""
@@ -324,6 +340,8 @@ class QuicPackets:
                 self._answers[key] = stream_id
         elif ends:
             del self._answers[key]
+        if ends:
+            self._cancels.pop(key, None)
         self._engine.send(stream_id, packet, end=ends and stream_id != self._shared)
 
     def _finish(self, packet: bytes) -> None:

@@ -106,6 +106,11 @@ class Splitter:
         yield from packets
         raise failure
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Of the incomplete packet, as in `statistics`, for those who ask often."""
+        return len(self._pending)
+
     def statistics(self) -> SplitterStatistics:
         return SplitterStatistics(len(self._pending), self._wanted, self._count, self._failure is not None)
 

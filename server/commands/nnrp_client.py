@@ -25,7 +25,8 @@ def _connection_options(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(
         [
             click.option("--url", envvar="MOORLINE_NNRP_URL", default="tcp://127.0.0.1:4171", show_default=True,
-                         help="The server: tcp://host:port or tls://host:port. Also MOORLINE_NNRP_URL."),
+                         help="The server: tcp://, tls://, ws://, wss:// or quic:// and host:port. Also MOORLINE_NNRP_URL."),
+            click.option("--ca-file", help="Whose certificates to trust (PEM), instead of those of the system."),
             click.option("--token", envvar="MOORLINE_TOKEN", help="Token of the server. Also MOORLINE_TOKEN."),
             click.option("--dialect", type=_DIALECTS, default="native", show_default=True, help="What the server is."),
         ]
@@ -163,7 +164,7 @@ def _run(use: Callable[[NnrpConnection], Awaitable[None]], where: dict[str, Any]
     from client.nnrp import NnrpClientError, NnrpOptions, open_nnrp
 
     async def run() -> None:
-        options = NnrpOptions(token=where["token"], dialect=where["dialect"])
+        options = NnrpOptions(token=where["token"], dialect=where["dialect"], ca_file=where["ca_file"])
         async with open_nnrp(where["url"], options) as connection:
             await use(connection)
 

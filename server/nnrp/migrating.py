@@ -4,7 +4,8 @@ nnrp-rs asks on the connection the session is on, which then is its old path and
 nnrp-py asks with the first packet of a new connection: the session is taken over there, as by resume.
 
 The message carries no credential and a session id is no secret. So a session moves only to a connection of its own
-principal, where there is no other session of that name; or, ours, by the resume token as the body.
+principal, where there is no other session of that name; or, ours, by the resume token as the body. What follows an engine
+session moves by resume only: its cursor is in that session's ring.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def _find(link: Link, event: MigrateReceived) -> ServedSession | None:
     token = bytes(content.opaque) if isinstance(content, ControlBody) else b""
     named = service.registry.find(token)
     if named is not None and named.machine.session_id == session_id:
-        return named if link.principal in (None, named.principal) else None
+        own = link.principal in (None, named.principal)
+        return named if own and named.follower is None else None
     principal = link.principal if link.principal is not None else service.policy.authenticate(b"")
     if principal is None:
         return None

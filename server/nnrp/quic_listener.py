@@ -25,6 +25,8 @@ __all__ = ["listen_quic"]
 _READ: Final = 65_535
 _BUFFER: Final = 4 * 1024 * 1024
 """Bytes the kernel is asked to hold of what has come and was not read yet; it may give less."""
+_AT_ONCE: Final = 64
+"""Datagrams read between two turns for everybody else."""
 _SMALLEST_INITIAL: Final = 1200
 
 
@@ -106,32 +108,46 @@ class _Endpoint:
         """Datagrams the kernel had no room for; QUIC takes them for lost, and sends again."""
 
     async def run(self) -> None:
-        udp = trio.socket.from_stdlib_socket(self._plain)
-        with udp:
+        with self._plain:
             while True:
-                try:
-                    data, address = await udp.recvfrom(_READ)
-                except OSError as error:
-                    # Some systems report here that an earlier datagram could not be delivered.
-                    log.debug("nnrp_udp_failed", reason=str(error))
-                    continue
-                self._take(data, address[:2])
+                await trio.lowlevel.wait_readable(self._plain)
+                self._read()
+
+    def _read(self) -> None:
+        """Take what has come, up to a bound, and only then let the connections act on it: one answer to many packets."""
+        touched: dict[QuicTransport, None] = {}
+        for _ in range(_AT_ONCE):
+            try:
+                data, address = self._plain.recvfrom(_READ)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                # Some systems report here that an earlier datagram could not be delivered.
+                log.debug("nnrp_udp_failed", reason=str(error))
+                continue
+            transport = self._take(data, address[:2])
+            if transport is not None:
+                touched[transport] = None
+        for each in touched:
+            each.advance()
+            self._follow(each)
 
     async def wait_empty(self) -> None:
         while self._ids:
             await self._empty.wait()
 
-    def _take(self, data: bytes, address: Address) -> None:
+    def _take(self, data: bytes, address: Address) -> QuicTransport | None:
+        """Give a datagram to its connection, and return that."""
         head = parse_head(data, CONNECTION_ID_BYTES)
         if head is None:
-            return
+            return None
         transport = self._routes.get(head.destination)
         if transport is None:
             transport = self._admit(head, len(data), address)
             if transport is None:
-                return
+                return None
         transport.receive(data, address)
-        self._follow(transport)
+        return transport
 
     def _admit(self, head: Head, size: int, address: Address) -> QuicTransport | None:
         """A new connection, for an Initial with a token of ours. Anything else costs an answer at most."""

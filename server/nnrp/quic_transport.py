@@ -43,12 +43,25 @@ class QuicTransport(PacketTransport):
     # For the listener
 
     def receive(self, data: bytes, address: Address) -> None:
-        """Take a UDP datagram."""
+        """Take a UDP datagram; `advance` acts on it."""
         try:
             self._engine.receive(data, address, trio.current_time())
         except QuicFailed:
             self._fail()
-        self._advance()
+
+    def advance(self) -> None:
+        """After every input: what it means, what is to be sent for it, and until when nothing need be done."""
+        packets = self.packets
+        try:
+            packets.pump()
+            if not self._engine.closed and not self._engine.failed:
+                packets.release()
+            for data, address in self._engine.transmit(trio.current_time()):
+                self._send_udp(data, address)
+        except QuicFailed:
+            self._fail()
+        self._timer.deadline = -math.inf if packets.over else self._deadline()
+        self.wake()
 
     async def keep_time(self) -> None:
         """Until the connection is gone, with everything it has to say about its end."""
@@ -76,7 +89,7 @@ class QuicTransport(PacketTransport):
             self._engine.close()
         except QuicFailed:
             self._fail()
-        self._advance()
+        self.advance()
 
     # For the driver
 
@@ -100,7 +113,7 @@ class QuicTransport(PacketTransport):
             self.packets.send(data)
         except QuicFailed as failure:
             raise trio.BrokenResourceError(str(failure)) from failure
-        self._advance()
+        self.advance()
         while self.packets.queued > _HIGH:
             await self._progress.wait()
             self._check()
@@ -112,7 +125,7 @@ class QuicTransport(PacketTransport):
             self._engine.close(_VIOLATION if violated else 0)
         except QuicFailed:
             self._fail()
-        self._advance()
+        self.advance()
 
     async def aclose(self) -> None:
         self.abort()
@@ -139,20 +152,6 @@ class QuicTransport(PacketTransport):
         if self.packets.over or self._engine.failed:
             raise trio.BrokenResourceError(self.packets.reason or "the QUIC connection is gone")
 
-    def _advance(self) -> None:
-        """After every input: what it means, what is to be sent for it, and until when nothing need be done."""
-        packets = self.packets
-        try:
-            packets.pump()
-            if not self._engine.closed and not self._engine.failed:
-                packets.release()
-            for data, address in self._engine.transmit(trio.current_time()):
-                self._send_udp(data, address)
-        except QuicFailed:
-            self._fail()
-        self._timer.deadline = -math.inf if packets.over else self._deadline()
-        self.wake()
-
     def _fail(self) -> None:
         self.packets.over = True
 
@@ -174,4 +173,4 @@ class QuicTransport(PacketTransport):
                 self._engine.handle_timer(now)
             except QuicFailed:
                 self._fail()
-        self._advance()
+        self.advance()

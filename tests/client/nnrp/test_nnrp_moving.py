@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import attrs
 import pytest
 import trio
+import trio.testing
 
-from client.nnrp import NnrpClientError, NnrpConnectionLost, open_nnrp
+from client.nnrp import NnrpClientError, NnrpConnection, NnrpConnectionLost, open_nnrp
+from client.nnrp.link import Link
+from client.nnrp.moving import Mover
 from client.nnrp.probing import Candidate, probe_transports
 from server.nnrp.submit import Answer, Emit, Submit
 from server.nnrp.workers.echo import EchoWorker
@@ -55,6 +59,39 @@ async def test_sessions_move_with_what_is_in_flight(tmp_path: Path, first: str, 
     assert place.service.violations == 0
 
 
+@pytest.mark.parametrize("first", ["tcp", "quic"])
+async def test_a_result_that_comes_by_the_old_transport_while_moving(
+    tmp_path: Path, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the old transport brings after the cursor was taken comes again on the new one, and counts there only."""
+    go_on = trio.Event()
+    echo = EchoWorker()
+    begin = Mover.begin
+
+    async def handler(submit: Submit, emit: Emit) -> Answer:
+        await go_on.wait()
+        return await echo.run(submit, emit)
+
+    async with serving_everywhere(tmp_path, make_worker=functions(handler)) as place:
+
+        async def begin_late(mover: Mover, link: Link) -> None:
+            go_on.set()
+            await place.wait_until(lambda: place.service.statistics().operations == 0)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            begin(mover, link)
+
+        async with (
+            open_nnrp(place.urls[first], place.options) as connection,
+            trio.open_nursery() as nursery,
+        ):
+            monkeypatch.setattr(Mover, "begin", lambda mover, link: nursery.start_soon(begin_late, mover, link))
+            session = await connection.open_session(resumable=True)
+            running = await session.submit(b"in between")
+            await connection.migrate(place.urls["ws"])
+            with trio.fail_after(20):
+                assert (await running.result()).data == b"in between"
+
+
 @pytest.mark.parametrize(("first", "second"), [("tcp", "quic"), ("quic", "tcp")])
 async def test_a_session_without_resume_moves_at_rest(tmp_path: Path, first: str, second: str) -> None:
     """nnrp-wire 13.9: SESSION_MIGRATE on the new transport. Not in use, because nothing would come again; and not to
@@ -78,15 +115,25 @@ async def test_a_session_without_resume_moves_at_rest(tmp_path: Path, first: str
 
 async def test_a_move_that_fails_changes_nothing(tmp_path: Path) -> None:
     """nnrp-wire 13.9: one primary path at a time; where there is no other, the first stays."""
-    async with serving_everywhere(tmp_path) as place, open_nnrp(place.urls["tcp"], place.options) as connection:
-        session = await connection.open_session(resumable=True)
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        await stream.aclose()
+
+    async with serving_everywhere(tmp_path) as place, trio.open_nursery() as nursery:
+        (rude,) = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+        async with open_nnrp(place.urls["tcp"], place.options) as connection:
+            await stay(connection, rude.socket.getsockname()[1], place)
+        nursery.cancel_scope.cancel()
+
+
+async def stay(connection: NnrpConnection, rude: int, place: Place) -> None:
+    session = await connection.open_session(resumable=True)
+    for url in ("tcp://127.0.0.1:1", f"tcp://127.0.0.1:{rude}"):
         with pytest.raises(NnrpConnectionLost):
-            await connection.migrate("tcp://127.0.0.1:1")
-        with pytest.raises(NnrpConnectionLost):
-            await connection.migrate(place.urls["ws"].replace("ws:", "tcp:"))
-        assert (await session.request(b"stays")).data == b"stays"
-        assert connection.url == place.urls["tcp"]
-        assert connection.reconnects == 0
+            await connection.migrate(url)
+    assert (await session.request(b"stays")).data == b"stays"
+    assert connection.url == place.urls["tcp"]
+    assert connection.reconnects == 0
 
 
 @pytest.mark.parametrize("second", ["ws", "quic"])

@@ -163,6 +163,36 @@ def test_a_result_that_overtakes_its_session() -> None:
     assert packets.buffered_bytes == 0
 
 
+def kinds_of(packets: QuicPackets) -> list[int]:
+    found = []
+    while (each := packets.take()) is not None:
+        found.append(each[6])
+    return found
+
+
+def test_a_cancel_that_overtakes_its_submit() -> None:
+    """It counts again behind the submit; once its operation has ended, or for another frame, it does not."""
+    engine, packets = pair()
+    cancel = packet(FrameCancel(), session_id=1, frame_id=5)
+    submit = packet(FrameSubmit(), session_id=1, frame_id=5)
+    engine.data(0, cancel)
+    engine.data(2, packet(FrameSubmit(), session_id=1, frame_id=4), end=True)
+    engine.data(6, submit, end=True)
+    packets.pump()
+    kind = MessageType
+    assert kinds_of(packets) == [kind.FRAME_CANCEL, kind.FRAME_SUBMIT, kind.FRAME_SUBMIT, kind.FRAME_CANCEL]
+    engine.data(0, cancel)
+    packets.pump()
+    packets.send(result(5))
+    engine.data(10, submit, end=True)
+    packets.pump()
+    assert kinds_of(packets) == [kind.FRAME_CANCEL, kind.FRAME_SUBMIT]
+    for number in range(1, 1000):
+        engine.data(0, packet(FrameCancel(), session_id=1, frame_id=number))
+        packets.pump()
+    assert len(packets._cancels) <= 256
+
+
 def test_the_client_submits_on_streams_of_their_own() -> None:
     """nnrp-wire 2.4: one per submit, FIN behind it; everything else on the control stream, which comes first."""
     engine, packets = pair(client=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from server.application import Application
 from server.cli import main
 from server.config import NNRP_PORT, Config
 from server.nnrp.serving import NnrpServing
+from server.serve import serve
 from sessions.errors import SessionLimitExceeded
-from tests.support.certificates import make_certificate
+from tests.support.certificates import make_certificate, make_signed_certificate
 
 
 @asynccontextmanager
@@ -148,6 +150,49 @@ async def test_tls(tmp_path: Path) -> None:
 
             async with open_nnrp("tcp://ignored", NnrpOptions(connect=connect)) as connection:
                 assert (await (await connection.open_session()).request(bytes(300_000))).data == bytes(300_000)
+
+
+async def test_quic_and_websocket_beside_http(tmp_path: Path) -> None:
+    """Issue 5, Listeners: --nnrp-quic-port with the certificate of the server, and /nnrp, in one process; a session that is
+    lost on one comes back on the other, and the drain closes both with CLOSE."""
+    made = make_signed_certificate(tmp_path)
+    config = Config(
+        workspace=(str(tmp_path),),
+        port=0,
+        nnrp_runner="echo",
+        nnrp_quic_port=0,
+        tls_cert=str(made.cert),
+        tls_key=str(made.key),
+        drain_ms=2000,
+    )
+    application = Application(config, announce=lambda _: None)
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(partial(serve, config, application=application))
+        assert application.nnrp is not None
+        ((host, port),) = application.nnrp.quic
+        web = url.replace("https", "wss")
+        options = NnrpOptions(ca_file=str(made.authority))
+        async with open_nnrp(f"quic://{host}:{port}", options) as connection, open_nnrp(web, options) as other:
+            session = await connection.open_session(resumable=True)
+            running = await session.submit(b"sleep=100;moved")
+            await connection.migrate(web)
+            assert (await running.result()).data == b"sleep=100;moved"
+            await connection.migrate(f"quic://{host}:{port}")
+            assert (await session.request(b"back")).data == b"back"
+            assert {each.transport for each in application.nnrp.service.links} == {"quic", "websocket"}
+            application.drain.begin()
+            with trio.fail_after(20):
+                while connection.connected or other.connected:  # noqa: ASYNC110  # no event says so
+                    await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+
+
+async def test_quic_needs_a_certificate(tmp_path: Path) -> None:
+    """Issue 5, Listeners: what is asked for and cannot be had is an error, with the flags in it."""
+    application = Application(Config(workspace=(str(tmp_path),), nnrp_quic_port=0))
+    with pytest.RaisesGroup(pytest.RaisesExc(RuntimeError, match="--tls-cert"), flatten_subgroups=True):
+        async with application.running():
+            pass
 
 
 async def test_gauges(tmp_path: Path) -> None:

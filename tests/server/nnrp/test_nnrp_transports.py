@@ -8,18 +8,23 @@ import pytest
 import trio
 
 from client.nnrp import NnrpOperationEnded, open_nnrp
+from protocol.nnrp.bodies import ControlBody
+from protocol.nnrp.descriptors import TransportPolicy, TransportPolicyAck
 from protocol.nnrp.enums import (
     CancelScopeKind,
     ErrorCode,
+    ExtType,
     FlowFlags,
     FlowScope,
     MessageType,
     OperationState,
     SessionFlags,
     SessionStatus,
+    TransportId,
+    TransportPolicyKind,
     UpdateReason,
 )
-from protocol.nnrp.extensions import ALL_FEATURES
+from protocol.nnrp.extensions import ALL_FEATURES, ControlExtension, pack_extensions
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.messages import Error, FlowUpdate, Ping, SessionOpenAck, TransportProbe, TransportProbeAck
 from protocol.nnrp.vendor import ResumeFrom
@@ -71,6 +76,20 @@ async def test_a_probe_is_answered_before_the_hello(tmp_path: Path, transport: s
             assert answer.probe_id == number
         await peer.send(HELLO)
         await peer.receive(MessageType.SERVER_HELLO_ACK)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_transport_is_told(tmp_path: Path, transport: str) -> None:
+    """nnrp-wire 6, 2.7: active_transport_id is 1 for QUIC, 2 for TCP; WebSocket has none, 0 (nnrp-extensions)."""
+    asked = TransportPolicy(TransportPolicyKind.PREFER_QUIC, TransportId.QUIC)
+    block = pack_extensions([ControlExtension.of(ExtType.TRANSPORT_POLICY, asked)])
+    async with serving_everywhere(tmp_path) as place, place.peer(transport, hello=False) as peer:
+        await peer.send(HELLO.replace(control_extension_bytes=len(block)), block)
+        content = (await peer.receive(MessageType.SERVER_HELLO_ACK)).content
+        assert isinstance(content, ControlBody)
+        (ack,) = [each.value for each in content.extensions if isinstance(each.value, TransportPolicyAck)]
+        assert ack.active_transport_id == {"quic": 1, "ws": 0, "wss": 0}.get(transport, 2)
+        assert ack.accepted_transport_policy is TransportPolicyKind.PREFER_QUIC
 
 
 @pytest.mark.parametrize(("lost", "resumed"), PAIRS)
