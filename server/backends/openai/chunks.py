@@ -7,6 +7,7 @@ from typing import Any, Final
 import attrs
 import msgspec
 
+from server.backends.acp_stdio.lines import repaired
 from server.backends.emitter import Emitter
 from sessions.errors import RunnerError
 
@@ -42,9 +43,9 @@ class _Choice(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    total_tokens: int = 0
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    total_tokens: int | None = 0
 
 
 class Chunk(msgspec.Struct):
@@ -61,8 +62,8 @@ _decoder = msgspec.json.Decoder(Chunk)
 def decode_chunk(text: str) -> Chunk:
     """Raises `RunnerError` for what is no chunk, and for the error some upstreams put in its place."""
     try:
-        chunk = _decoder.decode(text)
-    except msgspec.MsgspecError as error:
+        chunk = _decoder.decode(repaired(text.encode()))
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise RunnerError(f"Malformed chunk from the upstream: {error}", error_kind="protocol_error") from error
     if chunk.error is not None:
         message = chunk.error.get("message") if isinstance(chunk.error, dict) else chunk.error
@@ -140,8 +141,9 @@ class Answer:
         tool.arguments += function.arguments or ""
 
     async def _take_usage(self, usage: _Usage) -> None:
-        total = usage.total_tokens or usage.prompt_tokens + usage.completion_tokens
-        counted = {"inputTokens": usage.prompt_tokens, "outputTokens": usage.completion_tokens, "totalTokens": total}
+        given, made = usage.prompt_tokens or 0, usage.completion_tokens or 0
+        total = usage.total_tokens or given + made
+        counted = {"inputTokens": given, "outputTokens": made, "totalTokens": total}
         await self._emit.usage(total, self._window, _meta={"usage": counted})
 
 

@@ -176,6 +176,21 @@ async def test_stop_reasons(reason: str, stop_reason: str) -> None:
         assert (await run_prompt(session, "x")).stop_reason == stop_reason
 
 
+async def test_what_models_say_that_is_no_text() -> None:
+    """C-048: half a surrogate pair becomes U+FFFD, a pair its character; usage may be null."""
+    events = [
+        b'{"choices":[{"delta":{"content":"\\ud83d"}}]}',
+        b'{"choices":[{"delta":{"content":"\\ud83d\\ude42"}}]}',
+        finish("stop"),
+        {"choices": [], "usage": {"prompt_tokens": None, "completion_tokens": 3, "total_tokens": None}},
+        b"[DONE]",
+    ]
+    async with against(Canned(*events)) as (host, session):
+        assert await run_prompt(session, "x") == TurnResult("end_turn")
+        assert texts(host) == ["\ufffd", "🙂"]
+        assert host.updates[-1]["used"] == 3
+
+
 @pytest.mark.parametrize(
     ("canned", "words", "kind"),
     [
@@ -185,9 +200,10 @@ async def test_stop_reasons(reason: str, stop_reason: str) -> None:
         (Canned({"error": {"message": "out of memory"}}), "out of memory", None),
         (Canned(delta(content="x")), "in the middle", "protocol_error"),
         (Canned(b"{nonsense"), "Malformed", "protocol_error"),
+        (Canned(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}"), "Malformed", "protocol_error"),
         (Canned(raw=b"data: " + b"x" * (17 * 2**20)), "Malformed", "protocol_error"),
     ],
-    ids=["401", "429", "502", "error in the stream", "cut", "no JSON", "no end"],
+    ids=["401", "429", "502", "error in the stream", "cut", "no JSON", "deep", "no end"],
 )
 async def test_upstream_errors(canned: Canned, words: str, kind: str | None) -> None:
     """Issue 2: a clear error, and the next prompt works."""
