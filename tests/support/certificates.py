@@ -44,9 +44,18 @@ def make_signed_certificate(directory: Path) -> Certificate:
     """One that an authority has signed: some clients take no certificate that signs as that of a server."""
     root_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     root_name = _name("moorline tests")
-    root = _builder(root_name, root_name, root_key, authority=True).sign(root_key, hashes.SHA256())
+    root = (
+        _builder(root_name, root_name, root_key, authority=True)
+        .add_extension(_SIGNS, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(root_key.public_key()), critical=False)
+        .sign(root_key, hashes.SHA256())
+    )
     leaf = _builder(_name("localhost"), root_name, key, authority=False)
-    made = leaf.add_extension(_NAMES, critical=False).sign(root_key, hashes.SHA256())
+    # Python 3.13 asks who signed it by key, not only by name.
+    signer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
+    made = (
+        leaf.add_extension(_NAMES, critical=False).add_extension(signer, critical=False).sign(root_key, hashes.SHA256())
+    )
     return Certificate(
         _write(directory / "leaf.pem", made),
         _write(directory / "leaf-key.pem", key),
@@ -54,6 +63,17 @@ def make_signed_certificate(directory: Path) -> Certificate:
     )
 
 
+_SIGNS: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 _NAMES: Final = x509.SubjectAlternativeName(
     [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
 )
