@@ -10,6 +10,7 @@ from protocol.nnrp.enums import BackpressureLevel, ConnectionState, PriorityClas
 from protocol.nnrp.errors import NnrpError, NnrpLocalError
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.session import Session
+from server.nnrp.pressure import RETRY_MS
 from server.telemetry import log
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ __all__ = [
 ]
 
 _NONE, _SOFT, _HARD = BackpressureLevel.NONE, BackpressureLevel.SOFT, BackpressureLevel.HARD
-_RETRY_MS: Final = 250
-"""When to ask again while the server is saturated; a hint, the end of it is announced."""
 _CALM: Final = 1
 """Credit of a background session while others wait: it stays in the queue, where ageing serves it, and no more than that."""
 
@@ -80,7 +79,7 @@ def order(link: Link, session: Session | None, wanted: FlowOrder, now: float) ->
 def order_of_level(level: BackpressureLevel) -> FlowOrder:
     """What a connection is told at this level. A newer update replaces the earlier state completely."""
     if level is _HARD:
-        return FlowOrder(reason=UpdateReason.CONGESTION, level=_HARD, retry_after_ms=_RETRY_MS)
+        return FlowOrder(reason=UpdateReason.CONGESTION, level=_HARD, retry_after_ms=RETRY_MS)
     if level is _SOFT:
         return FlowOrder(reason=UpdateReason.CONGESTION, level=_SOFT)
     return GO_ON

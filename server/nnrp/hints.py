@@ -15,6 +15,7 @@ from protocol.nnrp.enums import (
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.messages import ResultHint
+from server.nnrp.pressure import RETRY_MS
 
 if TYPE_CHECKING:
     from server.nnrp.session import ServedSession
@@ -29,15 +30,16 @@ def send_hint(
     *,
     applied: ResultBudgetPolicy = ResultBudgetPolicy.NONE,
     congestion: CongestionState = CongestionState.NONE,
-    retry_after_ms: int = 0,
 ) -> bool:
-    """Say it, if the session's client is there and is one that reads hints at any time: a full preview3 peer."""
+    """Say it, if the session's client is there and is one that reads hints at any time: a full preview3 peer. Where the queue
+    is full, or the server saturated, it is told when to ask again."""
     link = session.link
     if link is None or link.machine.dialect is not Dialect.NATIVE or not link.machine.may_send(MessageType.RESULT_HINT):
         return False
     if link.machine.state is not ConnectionState.OPEN or session.machine.state is SessionState.CLOSED:
         return False
-    hint = ResultHint(applied, congestion, reason, retry_after_ms)
+    later = reason is ResultHintReason.QUEUE_FULL or congestion is CongestionState.SATURATED
+    hint = ResultHint(applied, congestion, reason, RETRY_MS if later else 0)
     link.machine.send_hint(session.machine, hint, operation)
     link.flush()
     return True

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import attrs
 
 from protocol.nnrp.enums import BackpressureLevel, CongestionState
 
-__all__ = ["Pressure", "PressureMarks"]
+__all__ = ["RETRY_MS", "Pressure", "PressureMarks"]
+
+RETRY_MS: Final = 250
+"""When to ask again while the server is saturated. A hint: the end of it is announced."""
 
 _NONE, _SOFT, _HARD = BackpressureLevel.NONE, BackpressureLevel.SOFT, BackpressureLevel.HARD
 

@@ -97,7 +97,9 @@ async def keeper(submit: Submit, emit: Emit) -> Answer:
     raise AssertionError
 
 
-def budgeted(frame_id: int, text: bytes, policy: BudgetPolicy, budget_ms: int = 60) -> bytes:
+def budgeted(frame_id: int, text: bytes, policy: BudgetPolicy, budget_ms: int = 0) -> bytes:
+    """What is quick gets all the time it may need, everything else runs out of it soon."""
+    budget_ms = budget_ms or (60_000 if text == b"quick" else 60)
     return submit_packet(frame_id, text, metadata=FrameSubmit(latency_budget_ms=budget_ms, budget_policy=policy))
 
 
@@ -230,7 +232,7 @@ async def test_one_that_waits_for_its_turn_runs_out_of_its_budget_too() -> None:
         await peer.stream.send_all(budgeted(1, b"quick", STALE))
         await peer.receive(MessageType.RESULT_PUSH)
         await peer.submit(2, b"slow")
-        await peer.stream.send_all(budgeted(3, b"quick", STALE) + budgeted(4, b"quick", DROP))
+        await peer.stream.send_all(budgeted(3, b"quick", STALE, 60) + budgeted(4, b"quick", DROP, 60))
         ends = {each.header.frame_id: each for each in [await peer.receive() for _ in range(2)]}
         reused = ends[3]
         assert push_of(reused).result_class is ResultClass.STALE_REUSE
@@ -252,6 +254,7 @@ async def test_when_too_many_wait_the_one_that_may_be_dropped_goes() -> None:
         hint, packet = await hint_then(peer, MessageType.RESULT_DROP)
         assert packet.header.frame_id == 2
         assert (hint.reason, hint.applied_budget_policy) == (ResultHintReason.QUEUE_FULL, ResultBudgetPolicy.DROP)
+        assert hint.retry_after_ms > 0
         await peer.submit(5, b"slow")
         hint, packet = await hint_then(peer, MessageType.RESULT_DROP)
         assert packet.header.frame_id == 5
