@@ -21,7 +21,7 @@ from client.nnrp import (
     attach_session,
 )
 from client.nnrp.session import SubmitOptions
-from protocol.nnrp.enums import CancelScopeKind, OperationState, UpdateReason
+from protocol.nnrp.enums import CancelScopeKind, InFlightPolicy, OperationState, UpdateReason
 from protocol.nnrp.errors import NnrpError, NnrpLocalError
 from server.nnrp.policy import ServingPolicy
 from server.testing.agents import Turn
@@ -74,6 +74,10 @@ class NnrpStorm:
     own: list[int] = attrs.field(factory=list, init=False)
     """Event ids of own results there."""
     _cursor: int = attrs.field(default=0, init=False)
+    _closed: set[NnrpSession] = attrs.field(factory=set, init=False)
+    """Sessions we have closed ourselves, with what was in flight."""
+    _live: dict[NnrpSession, set[int]] = attrs.field(factory=dict, init=False)
+    """Operations in flight, by id: parents for others."""
     _asked: set[Submission] = attrs.field(factory=set, init=False)
     """What a cancel of ours has reached."""
 
@@ -127,27 +131,63 @@ class NnrpStorm:
                 await trio.sleep(0.5)
 
     async def _use(self, world: NnrpWorld, connection: NnrpConnection, shared: Session, rng: random.Random) -> None:
-        echoes = [
-            await connection.open_session(
-                resumable=True, deadline_ms=ECHO_DEADLINE_MS, max_in_flight=rng.choice((2, 8))
-            )
-            for _ in range(2)
-        ]
+        # The anchor keeps the connection: it is made again for as long as there is a session to resume.
+        anchor = await self._open_echo(connection, rng)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._operator, world, random.Random(rng.getrandbits(64)))
             async with trio.open_nursery() as work:
-                for session in echoes:
-                    for _ in range(2):
-                        work.start_soon(self._submit_until_clear, world, session, random.Random(rng.getrandbits(64)))
-                while not all(each.over for each in echoes):
+                for _ in range(2):
+                    work.start_soon(self._submit_until_clear, world, anchor, random.Random(rng.getrandbits(64)))
+                work.start_soon(self._come_and_go, world, connection, anchor, random.Random(rng.getrandbits(64)))
+                while not anchor.over:
                     with contextlib.suppress(NnrpClientError):
                         await self._share(world, connection, shared, random.Random(rng.getrandbits(64)))
                         if self._clear(world):
                             break
                     await trio.sleep(0.5)
-            self._check_credit(world, connection, echoes)
+            self._check_credit(world, connection, [anchor])
             self._check_connection(world, connection)
             nursery.cancel_scope.cancel()
+
+    async def _open_echo(self, connection: NnrpConnection, rng: random.Random) -> NnrpSession:
+        return await connection.open_session(
+            resumable=True, deadline_ms=ECHO_DEADLINE_MS, max_in_flight=rng.choice((2, 8))
+        )
+
+    async def _come_and_go(
+        self, world: NnrpWorld, connection: NnrpConnection, anchor: NnrpSession, rng: random.Random
+    ) -> None:
+        """A session after the other, each used for a while and then closed, whatever is in flight."""
+        while not (self._clear(world) or anchor.over):
+            try:
+                session = await self._open_echo(connection, rng)
+            except NnrpClientError:
+                await trio.sleep(0.5)
+                continue
+            async with trio.open_nursery() as work:
+                for _ in range(2):
+                    work.start_soon(self._submit_until_clear, world, session, random.Random(rng.getrandbits(64)))
+                work.start_soon(self._pause, world, connection, session, random.Random(rng.getrandbits(64)))
+                with trio.move_on_after(rng.expovariate(1 / 10)):
+                    while not (self._clear(world) or session.over):  # noqa: ASYNC110  # the weather has no event
+                        await trio.sleep(0.5)
+                if not self._clear(world):
+                    self._closed.add(session)
+                    policy = rng.choice((InFlightPolicy.DRAIN, InFlightPolicy.ABORT))
+                    await session.close(policy=policy, drain_timeout_ms=rng.choice((0, 300)))
+
+    async def _pause(
+        self, world: NnrpWorld, connection: NnrpConnection, session: NnrpSession, rng: random.Random
+    ) -> None:
+        """The client takes no results of its session for a moment, again and again."""
+        while not (session.over or session in self._closed or self._clear(world)):
+            await trio.sleep(rng.expovariate(0.5))
+            for reason in (UpdateReason.PAUSE, UpdateReason.RESUME):
+                with contextlib.suppress(NnrpError, NnrpLocalError):
+                    if connection.machine is not None:
+                        connection.machine.update_credit(trio.current_time(), session=session.machine, reason=reason)
+                        connection.flush()
+                await trio.sleep(rng.random())
 
     async def _share(self, world: NnrpWorld, connection: NnrpConnection, shared: Session, rng: random.Random) -> None:
         """Follow and prompt the shared session until the weather is clear, or the attachment is over."""
@@ -182,21 +222,26 @@ class NnrpStorm:
         fails = rng.random() < 0.1
         text = b"partial=%d;sleep=%d;%s" % (rng.choice((1, 1, 3, 8)), rng.choice((0, 0, 5, 400)), b"fail;" * fails)
         payload = text + b"operation %d " % number + bytes(rng.choice((0, 40, 3000)))
-        options = SubmitOptions(operation_id=1_000_000 + number, group_id=rng.choice((0, 7)))
+        live = self._live.setdefault(session, set())
+        parent = rng.choice(sorted(live)) if live and rng.random() < 0.3 else 0
+        options = SubmitOptions(operation_id=1_000_000 + number, parent_id=parent, group_id=rng.choice((0, 7)))
         try:
             with trio.fail_after(300):
                 submission = await session.submit(payload, options=options)
         except (NnrpClientError, NnrpLocalError):
-            self.findings.expect(session.over, f"operation {number} was refused in a session that goes on")
+            ending = session.over or session in self._closed
+            self.findings.expect(ending, f"operation {number} was refused in a session that goes on")
             return
         except trio.TooSlowError:
             self.findings.append(f"operation {number} waited for its turn for 300 s")
             return
+        live.add(submission.operation_id)
         async with trio.open_nursery() as nursery:
             if rng.random() < 0.3:
                 nursery.start_soon(self._cancel, session, submission, rng)
             data, failure = await self._consume(submission, f"operation {number}", self_ids=None)
             nursery.cancel_scope.cancel()
+        live.discard(submission.operation_id)
         if failure is None:
             self.completed += 1
             self.findings.expect(not fails, f"operation {number} was to fail and completed")
@@ -204,7 +249,8 @@ class NnrpStorm:
                 data == payload, f"operation {number} came back as {data[:60]!r}, not {payload[:60]!r}"
             )
         else:
-            self._judge(session, submission, failure, fails, f"operation {number}")
+            # Its parent may have ended, and been forgotten, on the way.
+            self._judge(session, submission, failure, fails or bool(parent), f"operation {number}")
 
     async def _consume(
         self, submission: Submission, name: str, self_ids: list[int] | None
@@ -225,7 +271,9 @@ class NnrpStorm:
         self, session: NnrpSession, submission: Submission, failure: NnrpClientError, fails: bool, name: str
     ) -> None:
         """What an operation without a final result may have ended as."""
-        if not isinstance(failure, NnrpOperationEnded):
+        if session in self._closed:
+            self.unanswered += 1
+        elif not isinstance(failure, NnrpOperationEnded):
             self.unanswered += 1
             allowed = session.over or isinstance(failure, NnrpResultsLost)
             self.findings.expect(allowed, f"{name} was given up in a session that goes on: {failure!r}")
