@@ -198,7 +198,7 @@ async def test_hypercorn_on_every_interface_makes_a_token() -> None:
 async def test_a_port_in_use_is_said_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        async with running(["server", "--port", str(port), "--no-nnrp"]) as server:
+        async with running(["server", "--port", str(port)]) as server:
             assert await server.wait(within=5) == 1
             # NNRP may have said before where it listens.
             (line,) = [line for line in server.lines if "nnrp_listening" not in line and line]
