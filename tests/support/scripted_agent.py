@@ -18,6 +18,7 @@ as one shell-quoted string. Options are one JSON object, read from ``argv[1]`` o
 ``new_error``          ``[code, message, data?]``: session/new answers this error
 ``new_result``         an object: its members are added to the answer to session/new, or replace what is there
 ``session_id``         the id of every new session
+``unanswered``         methods that are never answered
 ``list_result``        what session/list answers
 ``no_modes``           true: session/new gives neither modes, models nor configOptions
 ``config_model``       true: no session/set_model (-32601); the model is a configOption only
@@ -239,6 +240,8 @@ class Agent:
 
     def serve(self, method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         handler = HANDLERS.get(method)
+        if method in self.options.get("unanswered", ()):
+            return None
         if handler is None or (method == "session/set_model" and self.options.get("config_model")):
             raise TurnError({"code": -32601, "message": f"Method not found: {method}", "data": {"method": method}})
         result: dict[str, Any] | None = handler(self, params)

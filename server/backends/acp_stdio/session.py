@@ -23,6 +23,8 @@ __all__ = ["CLOSE_WAIT", "AcpAgentSession"]
 
 CLOSE_WAIT: Final = 0.5
 """Seconds an agent that advertises session/close gets to answer it."""
+SETTING_TIMEOUT: Final = 30.0
+"""Seconds an agent gets to answer a change of model, mode or option: whoever opens a session may be waiting for it (C-069)."""
 _STATE_KINDS: Final[Mapping[str, type]] = {"models": dict, "modes": dict, "configOptions": list}
 _CHOICES: Final = ("availableModels", "availableModes")
 _SETTINGS: Final = frozenset({"current_mode_update", "config_option_update", "current_model_update"})
@@ -270,7 +272,17 @@ class AcpAgentSession:
         self._child.diagnostics.note(event, session=self.host.session_id, **fields)
 
     async def _request(self, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
-        result = decode_json(await self._child.peer.request(method, {"sessionId": self.agent_session_id, **params}))
+        raw: Raw | None = None
+        with trio.move_on_after(SETTING_TIMEOUT):
+            raw = await self._child.peer.request(method, {"sessionId": self.agent_session_id, **params})
+        if raw is None:
+            raise RunnerError(f"The agent did not answer {method} within {SETTING_TIMEOUT:g} s")
+        try:
+            result = decode_json(raw)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            raise RunnerError(
+                f"The agent's answer to {method} is malformed: {error}", error_kind="protocol_error"
+            ) from error
         return result if isinstance(result, dict) else {}
 
     def _has_option(self, config_id: str) -> bool:

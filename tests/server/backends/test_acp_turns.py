@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from server.backends.acp_stdio import session as session_module
 from server.backends.acp_stdio.messages import INTERNAL_ERROR
 from sessions.errors import RunnerError, Unsupported
 from sessions.operation import Operation
@@ -338,6 +339,28 @@ async def test_settings_follow_the_agents_own_changes() -> None:
         await run_prompt(desk.session, steps(["update", update]))
         assert desk.session.state()["configOptions"] == options
         assert len(desk.host.updates) == 2
+
+
+@pytest.mark.parametrize("how", ["set_mode", "set_model"])
+async def test_a_setting_is_not_waited_for_for_ever(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-069, issue 2: an agent that never answers; the next request works."""
+    async with scripted_session(options={"unanswered": [f"session/{how}"]}) as desk:
+        with monkeypatch.context() as patched, trio.fail_after(10):
+            patched.setattr(session_module, "SETTING_TIMEOUT", 0.2)
+            with pytest.raises(RunnerError, match="did not answer session/set_mod"):
+                await getattr(desk.session, how)("plan" if how == "set_mode" else "scripted-large")
+        assert desk.session.state()["modes"]["currentModeId"] == "default"
+        assert (await run_prompt(desk.session, "hi")).stop_reason == "end_turn"
+
+
+async def test_a_session_whose_mode_is_never_confirmed_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-069: in bounded time, and nothing of it stays."""
+    monkeypatch.setattr(session_module, "SETTING_TIMEOUT", 0.2)
+    runner = scripted_runner({"unanswered": ["session/set_mode"]})
+    async with running(runner):
+        with trio.fail_after(10), pytest.raises(RunnerError, match="did not answer"):
+            await runner.start_session(SessionSpec("/", mode="plan"), FakeHost())
+        assert runner.statistics().sessions == 0
 
 
 ODD_SETTINGS: list[dict[str, Any]] = [
