@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 import attrs
 
 from protocol.nnrp.bodies import ControlBody
-from protocol.nnrp.enums import ErrorScope, MessageType, OperationFeatures, PriorityClass, SessionErrorCode
+from protocol.nnrp.enums import (
+    ErrorScope,
+    MessageType,
+    OperationFeatures,
+    PriorityClass,
+    SessionErrorCode,
+    SessionFlagsAck,
+)
 from protocol.nnrp.machines.events import SessionOpenReceived
 from protocol.nnrp.machines.history import RisingIds
 from protocol.nnrp.machines.opening import ACCEPT, OpenDecision, OpenVerdict
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["open_session", "take_over", "tell_gap"]
 
 _NO_WATERMARK = (0, 0)
+_WAS_LOWERED = int(SessionFlagsAck.PRIORITY_DOWNGRADED)
 _LOWERED = OpenVerdict(priority=PriorityClass.BALANCED)
 """Balanced at most; the answer then says priority_downgraded."""
 
@@ -72,9 +80,13 @@ def _verdict(link: Link, principal: Principal | None, held: ServedSession | None
     service = link.service
     if service.draining:
         return OpenVerdict(code=int(SessionErrorCode.SESSION_LIMIT_REACHED), retry_later=True)
+    mine = 0
     if held is not None:
-        return OpenVerdict(priority=held.machine.terms.priority)
-    if 0 < service.policy.max_interactive <= service.interactive:
+        terms = held.machine.terms
+        if terms.flags & _WAS_LOWERED:
+            return OpenVerdict(priority=terms.priority)  # it does not rise by coming back
+        mine = terms.priority is PriorityClass.INTERACTIVE
+    if 0 < service.policy.max_interactive <= service.interactive - mine:
         return _LOWERED
     return ACCEPT
 

@@ -18,6 +18,7 @@ from protocol.nnrp.enums import (
     OperationPriority,
     PriorityClass,
     ResultHintReason,
+    SessionFlags,
     SessionFlagsAck,
     UpdateReason,
 )
@@ -30,7 +31,7 @@ from server.nnrp.policy import ServingPolicy
 from server.nnrp.scheduler import SchedulingPolicy
 from server.nnrp.submit import Answer, Emit, Submit, text_payload
 from sessions.operation import CancelReason
-from tests.support.nnrp import OPEN, Peer, functions, serving_nnrp, text_of
+from tests.support.nnrp import OPEN, Peer, functions, serving_nnrp, text_of, token_of
 
 INTERACTIVE, BALANCED, BACKGROUND = PriorityClass
 NARROW = ServingPolicy(scheduling=SchedulingPolicy(slots=1, soft_waiting=2, hard_waiting=4))
@@ -81,6 +82,28 @@ async def test_a_session_is_lowered_and_told_so() -> None:
 
 
 _LOWERED = SessionFlagsAck.PRIORITY_DOWNGRADED
+
+
+async def test_a_class_survives_a_resume() -> None:
+    """13.5, 13.7: an interactive session that comes back does not count against itself, and a lowered one does not rise."""
+    async with serving_nnrp(ServingPolicy(max_interactive=1)) as served:
+        request = OPEN.replace(priority_class=INTERACTIVE, session_flags=SessionFlags.ALLOW_RESUME)
+        async with served.peer() as peer:
+            answers = [await peer.open(request.replace(requested_session_id=number)) for number in (1, 2)]
+        await served.wait_until(lambda: served.service.statistics().detached == 2)
+        classes = []
+        async with served.peer() as peer:
+            for number, answer in enumerate(answers, 1):
+                again = await peer.open(request.replace(requested_session_id=number), token=token_of(answer))
+                assert isinstance(again.metadata, SessionOpenAck)
+                ack = again.metadata
+                classes.append((ack.accepted_priority_class, bool(ack.session_flags_ack & _LOWERED)))
+            assert classes == [(INTERACTIVE, False), (BALANCED, True)]
+            assert served.service.interactive == 1
+        await served.wait_until(lambda: served.service.statistics().detached == 2)
+        for session in list(served.service.sessions):
+            served.service.end_session(session, CancelReason.SESSION_CLOSED)
+        assert served.service.interactive == 0
 
 
 async def test_operations_of_a_lowered_session_are_not_above_it() -> None:

@@ -45,7 +45,7 @@ from protocol.nnrp.vendor import SubmitContext
 from server.nnrp.policy import ServingPolicy, token_check
 from server.nnrp.scheduler import SchedulingPolicy
 from server.nnrp.writer import ANSWER_BYTES
-from tests.support.nnrp import HELLO, OPEN, raw, serving_nnrp, submit_packet, text_of
+from tests.support.nnrp import HELLO, OPEN, raw, serving_nnrp, submit_packet, text_of, token_of
 
 CONNECTION, SESSION, FRAME = ErrorScope
 META = 40
@@ -318,7 +318,7 @@ async def test_an_implicit_session_is_reserved_and_may_be_opened_properly() -> N
     ids=["accepted", "partly", "rejected", "another profile"],
 )
 async def test_a_session_is_patched(request_: SessionPatch, status: AckStatus, reason: str, applied: int) -> None:
-    """7.3, 7.4: bit by bit; the answer says what is in force; it stays so over a resume."""
+    """7.3, 7.4: bit by bit; the answer says what is in force."""
     async with serving_nnrp() as served, served.peer() as peer:
         await peer.open()
         await peer.send(request_, session_id=1)
@@ -327,6 +327,23 @@ async def test_a_session_is_patched(request_: SessionPatch, status: AckStatus, r
         assert (ack.ack_status, ack.reject_reason) == (status, PatchRejectReason[reason])
         assert (int(ack.applied_patch_mask), ack.effective_profile_id) == (applied, 2)
         assert ack.effective_quality_tier == (4 if applied else 0)
+
+
+async def test_a_patch_survives_a_resume() -> None:
+    """7.3, 13.7: what was patched is the session's, not the connection's."""
+    async with serving_nnrp() as served:
+        request = OPEN.replace(requested_session_id=1, session_flags=SessionFlags.ALLOW_RESUME)
+        async with served.peer() as peer:
+            answer = await peer.open(request)
+            await peer.send(SessionPatch(patch_mask=PatchMask.QUALITY_TIER, quality_tier=4), session_id=1)
+            await peer.receive(MessageType.SESSION_PATCH_ACK)
+        await served.wait_until(lambda: served.service.statistics().detached == 1)
+        async with served.peer() as peer:
+            await peer.open(request, token=token_of(answer))
+            await peer.send(SessionPatch(patch_mask=PatchMask.TARGET_CADENCE, target_cadence_x100=5), session_id=1)
+            ack = (await peer.receive(MessageType.SESSION_PATCH_ACK)).metadata
+            assert isinstance(ack, SessionPatchAck)
+            assert (ack.effective_quality_tier, ack.effective_target_cadence_x100) == (4, 5)
 
 
 @pytest.mark.parametrize(
