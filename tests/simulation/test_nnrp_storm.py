@@ -16,7 +16,7 @@ from client.nnrp import NnrpRefused, NnrpSessionOver, attach_session
 from protocol.nnrp.enums import CancelScopeKind, OperationState
 from protocol.nnrp.machines.credit import Window
 from protocol.nnrp.machines.events import CancelReceived
-from protocol.nnrp.machines.resume import RedeliveryPlan
+from protocol.nnrp.machines.resume import Redelivery, RedeliveryPlan
 from protocol.nnrp.machines.session import Session as Machine
 from scripts.simulate import quiet
 from server.nnrp import driver
@@ -125,6 +125,29 @@ async def test_cancel_of_the_session_scope_crosses_a_cut(autojump_clock: trio.te
         await other.close()
         with pytest.raises(NnrpSessionOver):
             await other.submit(b"x")
+
+
+async def test_a_result_waits_for_its_place_behind_what_comes_again(autojump_clock: trio.testing.MockClock) -> None:
+    """nnrp-extensions, Resume watermark: ids only rise on a connection, or a second cut would lose what was overtaken."""
+    async with open_nnrp_world(1) as world, world.client() as connection:
+        shared = (await world.harbour.create()).session
+        session = await attach_session(connection, world.ticket(shared))
+        shared.submit_prompt(PromptRequest([{"type": "text", "text": "o1 chunks=6 size=4 pause=0"}]))
+        await trio.sleep(1)
+        (served,) = world.service.sessions
+        follower, link = served.follower, served.link
+        assert follower is not None
+        assert link is not None
+        assert not follower.keep_back(99, [b"live results go out at once"])
+        written: list[bytes] = []
+        link.writer.write = lambda parts, result=False: written.append(b"".join(parts))  # type: ignore[method-assign, assignment]
+        follower.resume(RedeliveryPlan(Redelivery.AFTER_EVENT, 2), [])
+        assert follower.keep_back(5, [b"own"])
+        assert not follower.keep_back(0, [b"what is no event has no place"])
+        await trio.sleep(1)
+        assert written.index(b"own") == 2
+        assert len(written) == shared.ring.head - 2 + 1
+        assert session.last_event_id == shared.ring.head
 
 
 # Planted faults
