@@ -41,7 +41,7 @@ async def works(peer: Peer, frame_id: int) -> None:
 @pytest.mark.parametrize("transport", ["tls", "ws", "quic"])
 async def test_silence_after_half_a_header(tmp_path: Path, transport: str) -> None:
     """nnrp-wire 2.2, 13.8: only packets count against the idle timeout; what ran for the silent peer ends with it."""
-    policy = ServingPolicy(limits=ConnectionLimits(idle_timeout=1.0))
+    policy = ServingPolicy(limits=ConnectionLimits(idle_timeout=2.0))
     async with serving_everywhere(tmp_path, policy) as place, place.peer(transport) as peer:
         await peer.open()
         await peer.submit(1, b"sleep=60000;")

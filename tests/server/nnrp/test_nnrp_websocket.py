@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 import pytest
@@ -16,6 +17,8 @@ import trio
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from client.nnrp import NnrpOptions, open_nnrp
+from client.nnrp.dialling import dial
 from protocol.nnrp.enums import ErrorCode, MessageType
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.hello import HelloPolicy
@@ -29,7 +32,7 @@ from server.nnrp.websocket_listener import listen_websocket
 from server.nnrp.workers.echo import EchoWorker
 from server.security import Policy
 from server.serve import serve
-from tests.support.nnrp import HELLO, OPEN, raw, submit_packet, text_of
+from tests.support.nnrp import HELLO, OPEN, Peer, raw, submit_packet, text_of
 from tests.support.nnrp_transports import in_asyncio
 from tests.support.serving import carrier
 
@@ -48,9 +51,9 @@ class Place:
 
 
 @asynccontextmanager
-async def serving(where: str, directory: Path, *, token: str | None = None) -> AsyncIterator[Place]:
+async def serving(where: str, directory: Path, *, token: str | None = None, **more: Any) -> AsyncIterator[Place]:
     if where == "http":
-        config = Config(workspace=(str(directory),), port=0, nnrp_runner="echo", token=token)
+        config = Config(workspace=(str(directory),), port=0, nnrp_runner="echo", token=token, **more)
         application = Application(config, announce=lambda _: None)
         async with trio.open_nursery() as nursery:
             (url,) = await nursery.start(partial(serve, config, application=application))
@@ -213,7 +216,7 @@ async def test_who_may_connect(tmp_path: Path, where: str) -> None:
 
 async def test_upgrades_that_do_not_come(tmp_path: Path) -> None:
     """Issue 5, Bad input: half a request, garbage and a hang-up cost the listener nothing, and end in time."""
-    policy = ServingPolicy(limits=ConnectionLimits(handshake_timeout=0.5))
+    policy = ServingPolicy(limits=ConnectionLimits(handshake_timeout=1.5))
     async with open_service(policy, lambda _: EchoWorker()) as service, trio.open_nursery() as nursery:
         listen = partial(listen_websocket, security=Policy())
         ((host, port),) = await nursery.start(listen, service, "127.0.0.1", 0)
@@ -235,4 +238,50 @@ async def test_upgrades_that_do_not_come(tmp_path: Path) -> None:
                 for hang_up in (False, True):
                     loiterers.start_soon(loiter, start, hang_up)
         assert await in_asyncio(status_of, f"ws://{host}:{port}/nnrp") == 101
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_guard_holds(tmp_path: Path) -> None:
+    """Bytes behind the upgrade, which end an unguarded server, cost one connection here too."""
+    async with serving("http", tmp_path) as place:
+        parts = urlsplit(place.url)
+        assert parts.port is not None
+        for behind in (b"\x00", b"\xff" * 500, b"GET / HTTP/1.1\r\n\r\n"):
+            async with await trio.open_tcp_stream("127.0.0.1", parts.port) as stream:
+                await stream.send_all(
+                    b"GET /nnrp HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+                    % parts.port
+                    + behind
+                )
+                with trio.fail_after(20):
+                    try:
+                        while await stream.receive_some(4096):
+                            pass
+                    except trio.BrokenResourceError:
+                        pass
+        assert await in_asyncio(status_of, place.url) == 101
+        await place.wait_until(lambda: not place.service.links)
+
+
+async def test_a_peer_of_the_http_port_that_never_reads(tmp_path: Path) -> None:
+    """Issue 5, Bad input: bounded and dropped after --send-timeout-ms; another client works meanwhile."""
+    async with serving("http", tmp_path, send_timeout_ms=600) as place, trio.open_nursery() as nursery:
+        stream = await dial(place.url, NnrpOptions(), nursery)
+        deaf = Peer(stream)
+        await deaf.send(HELLO)
+        await deaf.receive(MessageType.SERVER_HELLO_ACK)
+        await deaf.open(OPEN.replace(max_in_flight_operations=24))
+        (link,) = place.service.links
+        for number in range(1, 25):
+            await stream.send_all(submit_packet(number, b"sleep=800;" + bytes(2**20)))
+        highest = 0
+        async with open_nnrp(place.url) as connection:
+            session = await connection.open_session()
+            with trio.fail_after(30):
+                while not link.machine.closed:
+                    assert (await session.request(b"x")).data == b"x"
+                    highest = max(highest, link.writer.size)
+        assert highest <= 3 * 2**20
+        await trio.aclose_forcefully(stream)
         nursery.cancel_scope.cancel()
