@@ -178,38 +178,39 @@ class Follower:
 
     async def _follow(self, engine: Session) -> None:
         ring, served = engine.ring, self._served
-        passed = 0
         while not served.over:
-            # From here to the packet's place in the queue nothing is awaited: order is the order of the ring.
             await served.wait_room()
-            found = ring.read(self._after, 1)
-            if not found:
-                self._send_kept(ring.head)
-                if ring.closed:
-                    return
-                with trio.CancelScope() as self._waiting:
-                    await ring.wait_changed()
+            batch = ring.read(self._after, _FAIR)
+            if batch:
+                await self._pass_on(batch)
                 continue
-            event = found[0]
+            self._send_kept(ring.head)
+            if ring.closed:
+                return
+            with trio.CancelScope() as self._waiting:
+                await ring.wait_changed()
+
+    async def _pass_on(self, batch: list[Event]) -> None:
+        """Send these, as long as there is room. Between the look at the room and a packet's place in the queue nothing is
+        awaited: order is the order of the ring."""
+        served = self._served
+        for event in batch:
             if event.id > self._after + 1:
                 self._tell_gap(event.id)
+            again = event.id <= self._passed
             self._after = event.id
             if served.link is not None:
                 self._told = event.id
-            await self._pass_on(event)
-            passed += 1
-            if passed % _FAIR == 0:
-                await trio.lowlevel.checkpoint()
-
-    async def _pass_on(self, event: Event) -> None:
-        own = event.originator == self._client_id and event.prompt_id is not None
-        again = event.id <= self._passed
-        self._send_kept(event.id)
-        self._passed = max(self._passed, event.id)
-        if not own:
-            self._push(event)
-        elif not again and (turn := self.turns.get(event.prompt_id or "")) is not None:
-            await turn.pass_on(event)
+            if self._kept:
+                self._send_kept(event.id)
+            self._passed = max(self._passed, event.id)
+            if event.originator != self._client_id or event.prompt_id is None:
+                self._push(event)
+            elif not again and (turn := self.turns.get(event.prompt_id)) is not None:
+                await turn.pass_on(event)
+            if self._after != event.id or served.over or not served.has_room:
+                return
+        await trio.lowlevel.checkpoint()
 
     def _push(self, event: Event) -> None:
         served = self._served

@@ -235,10 +235,11 @@ def follower_forgets_to_rewind(patch: pytest.MonkeyPatch) -> None:
 def follower_sends_own_events_again(patch: pytest.MonkeyPatch) -> None:
     real = Follower._pass_on
 
-    async def pass_on(self: Follower, event: Event) -> None:
-        await real(self, event)
-        if event.originator == self._client_id:
-            self._push(event)
+    async def pass_on(self: Follower, batch: list[Event]) -> None:
+        await real(self, batch)
+        for event in batch:
+            if event.originator == self._client_id:
+                self._push(event)
 
     patch.setattr(Follower, "_pass_on", pass_on)
 
