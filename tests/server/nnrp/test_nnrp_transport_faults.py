@@ -15,7 +15,9 @@ from protocol.nnrp.enums import MessageType
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.messages import Ping
 from server.nnrp.policy import ServingPolicy
-from tests.support.nnrp import OPEN, Peer, raw, submit_packet, text_of
+from server.nnrp.submit import Answer, Emit, Submit
+from server.nnrp.workers.echo import EchoWorker
+from tests.support.nnrp import OPEN, Peer, functions, raw, submit_packet, text_of
 from tests.support.nnrp_transports import serving_everywhere
 
 MIB = 1 << 20
@@ -65,15 +67,25 @@ async def test_a_peer_that_never_reads(tmp_path: Path, transport: str) -> None:
     """Results for it are bounded, it is dropped after the send timeout, and another connection works all the time."""
     size = 64 * 1024 if transport == "quic" else MIB
     policy = ServingPolicy(send_timeout=0.6)
-    async with serving_everywhere(tmp_path, policy) as place, place.peer(transport) as deaf:
+    go_on = trio.Event()
+    echo = EchoWorker()
+
+    async def handler(submit: Submit, emit: Emit) -> Answer:
+        if len(submit.data()[0]) > 1:
+            await go_on.wait()
+        return await echo.run(submit, emit)
+
+    make_worker = functions(handler)
+    async with serving_everywhere(tmp_path, policy, make_worker) as place, place.peer(transport) as deaf:
         await deaf.open(OPEN.replace(max_in_flight_operations=24))
         (link,) = place.service.links
         for number in range(1, 25):
-            await deaf.stream.send_all(submit_packet(number, b"sleep=800;" + bytes(size)))
+            await deaf.stream.send_all(submit_packet(number, bytes(size)))
         await place.wait_until(lambda: place.service.statistics().operations == 24)
         if isinstance(deaf.stream, QuicTransport):
             # Its library reads for it, and would go on to.
             deaf.stream._reading.cancel()
+        go_on.set()
         async with place.peer("tcp") as other:
             await other.open()
             number = highest = 0
