@@ -13,6 +13,7 @@ from sessions.errors import SubscriberLimitExceeded
 from sessions.events import EVENT_OVERHEAD, Event, encode
 from sessions.limits import Limits
 from sessions.recovery import RingState, plan_resume
+from sessions.signal import Signal
 from sessions.subscription import Subscription
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Ring:
         self._start = 0
         self._bytes = 0
         self._total = 0
-        self._changed = trio.Event()
+        self._changed = Signal()
         self._closed = False
         self._subscribers: set[Subscription] = set()
         self._evicted = 0
@@ -186,8 +187,7 @@ class Ring:
             self._log.append(event)
         if self.head >= self._lag_check_at:
             self._check_lag()
-        changed, self._changed = self._changed, trio.Event()
-        changed.set()
+        self._changed.set()
         return event
 
     def form(self, event: Event, key: object, make: Callable[[Event], bytes]) -> bytes:
@@ -264,13 +264,21 @@ class Ring:
 
     def reopen(self) -> None:
         """Publish again with the next id: a closed session was loaded."""
-        if self._closed:
-            self._closed = False
-            self._changed = trio.Event()
+        self._closed = False
 
     async def wait_changed(self) -> None:
-        """Wait until something is published after this call, or the ring is closed. Cancellation loses nothing."""
-        await self._changed.wait()
+        """Wait until something is published after this call, or the ring is closed. Cancellation loses nothing.
+
+        May return without either (`wake`).
+        """
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._changed.wait()
+
+    def wake(self, task: trio.lowlevel.Task) -> None:
+        """Let this task return from `wait_changed`, if it is there: for something else it has to look at."""
+        self._changed.wake(task)
 
     # Inside
 

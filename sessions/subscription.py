@@ -104,6 +104,12 @@ class Subscription:
         return self._replay_end is not None
 
     @property
+    def idle(self) -> bool:
+        """True when `take_nowait` would certainly raise `trio.WouldBlock`; cheaper than to find out."""
+        ring = self._ring
+        return self._after == ring.head and self._replay_end is None and not ring.closed and self._evict_at is None
+
+    @property
     def evicted(self) -> bool:
         return self._evicted
 
@@ -138,10 +144,12 @@ class Subscription:
     async def take(self) -> list[Item]:
         """Like `take_nowait`, but waits. Cancellation loses nothing."""
         while True:
-            try:
-                return self.take_nowait()
-            except trio.WouldBlock:
-                await self._ring.wait_changed()
+            if not self.idle or self._ended:
+                try:
+                    return self.take_nowait()
+                except trio.WouldBlock:
+                    pass
+            await self._ring.wait_changed()
 
     def end(self) -> None:
         """Nothing more; the reader sees the end at its next `take`."""

@@ -20,6 +20,7 @@ from server.routes.acp.history import History
 from server.routes.acp.translate import Wire, permission_message, stream_error
 from server.telemetry import log
 from sessions import Event, EventType, Notice, NoticeType, Subscription
+from sessions.signal import Signal
 from sessions.subscription import PROBATION, Item
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class OutStream(ABC):
         self._carrier = carrier
         self._touch = touch
         self._unconfirmed: list[Reply] = []
-        self._waiting: trio.CancelScope | None = None
+        self._waiting: trio.lowlevel.Task | None = None
         self._stopped = False
         self._released = False
         self._superseded = False
@@ -90,9 +91,9 @@ class OutStream(ABC):
             if self._finished():
                 await self._before_end()
                 return None
+            self._waiting = trio.lowlevel.current_task()
             try:
-                with trio.CancelScope() as self._waiting:
-                    await self._wait()
+                await self._wait()
             finally:
                 self._waiting = None
 
@@ -103,7 +104,7 @@ class OutStream(ABC):
     def wake(self) -> None:
         """There may be something to send."""
         if self._waiting is not None:
-            self._waiting.cancel()
+            self._wake(self._waiting)
 
     def stop(self) -> None:
         """Nothing more is to be sent here: `take` returns the end. What was not confirmed goes back into the queue."""
@@ -135,7 +136,11 @@ class OutStream(ABC):
 
     @abstractmethod
     async def _wait(self) -> None:
-        """Wait until `_collect` may have something. Cancelled by `wake`."""
+        """Wait until `_collect` may have something, or until `_wake`."""
+
+    @abstractmethod
+    def _wake(self, task: trio.lowlevel.Task) -> None:
+        """End the wait of this task."""
 
     def _finished(self) -> bool:
         return False
@@ -175,13 +180,17 @@ class ConnectionStream(OutStream):
         super().__init__(connection.replies, carrier, connection.touch)
         self._connection = connection
         self._written: deque[tuple[float, Reply]] = deque(maxlen=REMEMBERED)
+        self._signal = Signal()
         self.ticket = ticket
 
     def _collect(self) -> list[bytes]:
         return self._write(self._replies.release(0))
 
     async def _wait(self) -> None:
-        await trio.sleep_forever()
+        await self._signal.wait()
+
+    def _wake(self, task: trio.lowlevel.Task) -> None:
+        self._signal.wake(task)
 
     def _confirm(self) -> None:
         now = trio.current_time()
@@ -261,6 +270,8 @@ class SessionStream(OutStream):
 
     def _take_events(self, subscription: Subscription) -> list[bytes]:
         replaying = subscription.replaying
+        if subscription.idle:
+            return self._replies_through(self._delivered)
         try:
             items = subscription.take_nowait()
         except trio.WouldBlock:
@@ -343,6 +354,9 @@ class SessionStream(OutStream):
 
     async def _wait(self) -> None:
         await self._session.ring.wait_changed()
+
+    def _wake(self, task: trio.lowlevel.Task) -> None:
+        self._session.ring.wake(task)
 
     async def _before_end(self) -> None:
         """The reply to ``session/close`` is out before the stream ends: clients give up their pending requests of a
