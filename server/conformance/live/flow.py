@@ -65,7 +65,7 @@ async def _server_grants(place: Place, evidence: Evidence) -> None:
         while connection.machine is None or connection.machine.window.limit != 1:  # noqa: ASYNC110  # no event of ours
             await trio.sleep(0.005)
         expect(first.machine.window.statistics() == before, "nothing leaks into a session")
-        held = await first.submit(b"sleep=200;first")
+        held = await first.submit(b"sleep=800;first")
         with trio.move_on_after(0.1) as waited:
             await second.submit(b"second")
         expect(waited.cancelled_caught, "the other session waits: the limit is of both together")
@@ -113,8 +113,8 @@ async def operation_scope(place: Place, evidence: Evidence) -> None:
         session = await connection.open_session(features=ALL_FEATURES)
         from client.nnrp.session import SubmitOptions
 
-        parent = await session.submit(b"sleep=400;parent", options=SubmitOptions(operation_id=50))
-        other = await session.submit(b"sleep=400;other", options=SubmitOptions(operation_id=60))
+        parent = await session.submit(b"sleep=1000;parent", options=SubmitOptions(operation_id=50))
+        other = await session.submit(b"sleep=1000;other", options=SubmitOptions(operation_id=60))
         (link,) = place.service.links
         theirs = link.machine.sessions[session.session_id]
         link.machine.update_credit(trio.current_time(), session=theirs, operation_id=50, credit=1, drain_only=True)

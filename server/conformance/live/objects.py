@@ -148,10 +148,10 @@ async def miss_code(place: Place) -> int:
 async def expired_code(place: Place) -> int:
     async with place.peer() as peer:
         store = await Store.open(peer)
-        ack = await store.put(1, 1, ttl=120)
-        expect(ack.accepted_ttl_ms == 120, "the lease has the TTL asked for")
+        ack = await store.put(1, 1, ttl=800)
+        expect(ack.accepted_ttl_ms == 800, "the lease has the TTL asked for")
         expect(await store.refer(1) == 0, "it is live before the end")
-        await trio.sleep(0.2)
+        await trio.sleep(0.9)
         return await store.refer(1)
 
 
@@ -238,7 +238,7 @@ async def lease_owner(place: Place, evidence: Evidence) -> None:
         store = await Store.open(peer)
         refused = await store.put(4, 1, owner=LeaseOwnerScope.OPERATION, operation=77)
         expect(refused.status is CacheAckStatus.REJECTED, "an operation that is not live cannot own a lease")
-        await peer.submit(store.session_id, 90, b"sleep=150;owner")
+        await peer.submit(store.session_id, 90, b"sleep=600;owner")
         ack = await store.put(1, 1, owner=LeaseOwnerScope.OPERATION, operation=90)
         expect(ack.detail_code == 0, "one that is can")
         await store.put(2, 1, owner=LeaseOwnerScope.SESSION)

@@ -152,8 +152,8 @@ async def cancel_scopes(place: Place, evidence: Evidence) -> None:
             session_id = await peer.opened(OPEN, ALL_FEATURES)
             other = await peer.opened(OPEN, ALL_FEATURES)
             for context in contexts:
-                await peer.submit(session_id, context.operation_id, b"sleep=300;lives", context=context)
-            await peer.submit(other, 1, b"sleep=300;lives", context=SubmitContext(1))
+                await peer.submit(session_id, context.operation_id, b"sleep=600;lives", context=context)
+            await peer.submit(other, 1, b"sleep=600;lives", context=SubmitContext(1))
             value = CancelScope(scope, operation_id=target, operation_group_id=group)
             body = pack_extensions([ControlExtension.of(ExtType.CANCEL_SCOPE, value)])
             await peer.send(FrameCancel(), body, session_id=session_id, frame_id=target)

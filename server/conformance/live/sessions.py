@@ -123,7 +123,7 @@ async def open_ack_metadata(place: Place, evidence: Evidence) -> None:
 async def close_states(place: Place, evidence: Evidence) -> None:
     async with place.peer() as peer:
         session_id = await peer.opened()
-        await peer.submit(session_id, 1, b"sleep=250;last")
+        await peer.submit(session_id, 1, b"sleep=600;last")
         await peer.send(SessionClose(drain_timeout_ms=5000, last_operation_id=1), session_id=session_id)
         expect(await _close_status(peer) is CloseStatus.DRAINING, "work in flight drains")
         await peer.submit(session_id, 2)
@@ -225,7 +225,7 @@ async def parallel_open(place: Place, evidence: Evidence) -> None:
         expect(len(set(ids)) == 4, "four sessions live on one connection")
         limit = acks[0].granted_operation_credit
         for frame in range(1, limit + 2):
-            await peer.submit(ids[0], frame, b"sleep=400;full")
+            await peer.submit(ids[0], frame, b"sleep=5000;full")
         await peer.refused(int(ErrorCode.LIMIT_EXCEEDED), "one more than one session's credit")
         for each in ids[1:]:
             await peer.submit(each, 1, b"own")
@@ -237,11 +237,11 @@ async def parallel_open(place: Place, evidence: Evidence) -> None:
 async def sibling_survival(place: Place, evidence: Evidence) -> None:
     async with place.peer() as peer:
         first, second = await peer.opened(), await peer.opened()
-        await peer.submit(second, 1, b"sleep=150;survives")
+        await peer.submit(second, 1, b"sleep=400;survives")
         await peer.send(SessionClose(), session_id=first)
         expect(await _close_status(peer) is CloseStatus.CLOSED, "one session is closed")
         result = await peer.take(MessageType.RESULT_PUSH)
-        expect((result.header.session_id, text_of(result)) == (second, b"sleep=150;survives"), "its sibling goes on")
+        expect((result.header.session_id, text_of(result)) == (second, b"sleep=400;survives"), "its sibling goes on")
         await peer.submit(first, 1)
         await peer.refused(_INVALID_STATE, "a submit in the closed one")
         await peer.submit(second, 2)
