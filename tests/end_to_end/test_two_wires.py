@@ -489,3 +489,18 @@ async def test_the_token_of_the_server_is_needed(tmp_path: Path) -> None:
         async with open_nnrp(served.nnrp_url, NnrpOptions(token="secret")) as connection:
             session = await attach_session(connection, ticket)
             assert (await session.request(b"echo x")).final
+
+
+async def test_lost_on_tcp_resumed_on_websocket(served: Served) -> None:
+    """Issue 5: a token is good on any listener: attached over TCP, lost, and taken up again on the WebSocket of the HTTP port."""
+    session_id = await served.create()
+    ticket = await ticket_for(served, session_id)
+    async with raw_peer(served) as peer:
+        answer = await peer.open(request_of(ticket), token=ticket.token, features=ALL_FEATURES)
+        again = token_of(answer)
+    await served.run(session_id, "long=5")
+    head = served.harbour.find(session_id).ring.head
+    renewed = NnrpTicket(again, ticket.session_id, ticket.profile_id, ticket.schema, ticket.expires_in)
+    async with open_nnrp(f"ws://127.0.0.1:{served.port}/nnrp") as connection:
+        session = await attach_session(connection, renewed, last_event_id=1)
+        assert ids(await until(session, head)) == list(range(2, head + 1))
