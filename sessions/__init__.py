@@ -16,6 +16,7 @@ from sessions.operation import (
 )
 from sessions.operations import CancelScopeKind, OperationExists
 from sessions.permissions import PermissionPolicy, Voter, VoteResult
+from sessions.phase import SessionPhase
 from sessions.ring import Ring
 from sessions.runner import (
     Capabilities,
@@ -27,7 +28,7 @@ from sessions.runner import (
     StoredSession,
     TurnResult,
 )
-from sessions.session import Session, SessionPhase
+from sessions.session import Session
 from sessions.subscription import Subscription
 
 __all__ = [

@@ -30,8 +30,9 @@ from sessions.limits import Limits
 from sessions.log import LogPort, LogWriter
 from sessions.observer import EndReason, Note, NullObserver, Observer
 from sessions.permissions import PermissionPolicy
+from sessions.phase import SessionPhase
 from sessions.runner import Runner, SessionSpec
-from sessions.session import Session, SessionPhase
+from sessions.session import Session
 
 __all__ = ["Harbour", "HarbourStatistics", "Opened", "open_harbour", "wall_clock_ms"]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import attrs
 import msgspec
 import trio
 
@@ -35,56 +33,24 @@ from sessions.operation import (
     PromptRequest,
 )
 from sessions.operations import Operations
+from sessions.outcomes import cancelled_outcome, failure_of, outcome_of
 from sessions.permissions import PermissionMediator
+from sessions.phase import TRANSITIONS, SessionInput, SessionPhase
 from sessions.prompts import PromptQueue, Turn
 from sessions.ring import Ring
 from sessions.runner import PermissionOutcome, RunnerSession, SessionSpec, TurnResult
+from sessions.tasks import LazyNursery
 from sessions.turn import TurnReport
 
 if TYPE_CHECKING:
     from sessions.harbour import Harbour
     from sessions.subscription import Subscription
 
-__all__ = ["TRANSITIONS", "Session", "SessionInput", "SessionPhase"]
+__all__ = ["Session"]
 
 Work = Callable[[Operation], Awaitable[TurnResult]]
 TOLD_LEAD: Final = 0.025
 """Seconds by which the answer with a prompt's id precedes its outcome on another stream."""
-
-
-class SessionPhase(enum.StrEnum):
-    STARTING = "starting"
-    LIVE = "live"
-    CLOSING = "closing"
-    CLOSED = "closed"
-    """Over, and kept with its history: it can be loaded again."""
-
-
-class SessionInput(enum.StrEnum):
-    STARTED = "started"
-    START_FAILED = "start_failed"
-    CLOSE_ASKED = "close_asked"
-    DIED = "died"
-    LAST_DONE = "last_done"
-    LOADED = "loaded"
-
-
-def _table() -> dict[tuple[SessionPhase, SessionInput], SessionPhase]:
-    p, i = SessionPhase, SessionInput
-    return {
-        (p.STARTING, i.STARTED): p.LIVE,
-        (p.STARTING, i.START_FAILED): p.CLOSED,
-        (p.STARTING, i.CLOSE_ASKED): p.CLOSING,
-        (p.STARTING, i.DIED): p.CLOSED,
-        (p.LIVE, i.CLOSE_ASKED): p.CLOSING,
-        (p.LIVE, i.DIED): p.CLOSED,
-        (p.CLOSING, i.LAST_DONE): p.CLOSED,
-        (p.CLOSING, i.DIED): p.CLOSED,
-        (p.CLOSED, i.LOADED): p.STARTING,
-    }
-
-
-TRANSITIONS: Final = _table()
 
 
 class Session:
@@ -141,9 +107,7 @@ class Session:
         self._keep_id = False
         self._turns_running = False
         self._turn_held = False
-        self._nursery: trio.Nursery | None = None
-        self._backlog: list[tuple[Callable[..., Awaitable[None]], tuple[Any, ...]]] = []
-        self._stop = trio.Event()
+        self._tasks = LazyNursery(harbour.spawn)
         self._closed = trio.Event()
         self._when_closed: list[Callable[[Session], object]] = []
 
@@ -362,7 +326,7 @@ class Session:
             Note.PROMPT_ACCEPTED, session_id=self.id, prompt_id=operation.id, pending=self.prompts.count
         )
         if limit < math.inf:
-            self._spawn(self._expire, operation)
+            self._tasks.spawn(self._expire, operation)
         self._run_turns_soon()
         return operation, head
 
@@ -374,7 +338,7 @@ class Session:
             await trio.sleep(TOLD_LEAD)
             told.set()
 
-        return lambda: None if operation.settled else self._spawn(lead)
+        return lambda: None if operation.settled else self._tasks.spawn(lead)
 
     def cancel_prompt(self, reason: CancelReason = CancelReason.USER) -> bool:
         """Cancel the running prompt, not the queue (REST-069). False when nothing runs; then nothing is remembered.
@@ -447,7 +411,7 @@ class Session:
         )
         self.operations.add(operation)
         self.touch()
-        self._spawn(self._operate, operation, work)
+        self._tasks.spawn(self._operate, operation, work)
         return operation
 
     # Model, mode, metadata
@@ -516,7 +480,7 @@ class Session:
     def reopen(self) -> None:
         """A closed session is to be loaded: back to ``starting``, numbering goes on. For the harbour only."""
         self._step(SessionInput.LOADED)
-        self._stop = trio.Event()
+        self._tasks.reopen()
         self._closed = trio.Event()
         self.end_reason = None
         self.ring.reopen()
@@ -601,31 +565,10 @@ class Session:
         if update.get("sessionUpdate") == "available_commands_update":
             self.available_commands = update.get("availableCommands")
 
-    def _spawn(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Start a task in the session's nursery, which is opened with the first one."""
-        if self._nursery is not None:
-            self._nursery.start_soon(function, *args)
-            return
-        self._backlog.append((function, args))
-        if len(self._backlog) == 1:
-            self._harbour.spawn(self._run)
-
-    async def _run(self) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            backlog, self._backlog = self._backlog, []
-            for function, args in backlog:
-                nursery.start_soon(function, *args)
-            try:
-                await self._stop.wait()
-            finally:
-                self._nursery = None
-            nursery.cancel_scope.cancel()
-
     def _run_turns_soon(self) -> None:
         if not self._turns_running:
             self._turns_running = True
-            self._spawn(self._run_turns)
+            self._tasks.spawn(self._run_turns)
 
     async def _expire(self, operation: Operation) -> None:
         """Fail a prompt that is still waiting at its deadline; one that runs has the deadline on its scope."""
@@ -634,7 +577,7 @@ class Session:
             return
         if operation.state is OperationState.ACCEPTED:
             operation.scope.deadline = operation.received + operation.deadline
-            self._settle(operation, self._cancelled(operation))
+            self._settle(operation, cancelled_outcome(operation))
 
     async def _run_turns(self) -> None:
         try:
@@ -674,40 +617,17 @@ class Session:
                     await operation.told.wait()
         finally:
             # Without an outcome the scope, or one further out, was cancelled.
-            self._settle(operation, outcome or self._cancelled(operation))
+            self._settle(operation, outcome or cancelled_outcome(operation))
 
     async def _attempt(self, operation: Operation, work: Work | None) -> Outcome:
         try:
             run = work if work is not None else self.runner_session.run
-            return self._outcome_of(operation, await run(operation))
+            return outcome_of(operation, await run(operation))
         except RunnerError as problem:
-            return self._failure(operation, problem)
+            return failure_of(operation, problem)
         except Exception as problem:
             self._harbour.observer.note(Note.RUNNER_FAILED, session_id=self.id, problem=repr(problem))
-            return self._failure(operation, RunnerError("Internal error", error_kind="internal"))
-
-    def _outcome_of(self, operation: Operation, result: TurnResult) -> Outcome:
-        if result.stop_reason == "cancelled":
-            return attrs.evolve(self._cancelled(operation), meta=result.meta)
-        return Outcome(OperationState.COMPLETED, stop_reason=result.stop_reason, meta=result.meta)
-
-    def _failure(self, operation: Operation, problem: RunnerError) -> Outcome:
-        """An agent that answers a cancel with an error has still been cancelled."""
-        if operation.cancel_reason is not None or operation.scope.cancel_called:
-            return self._cancelled(operation)
-        return Outcome(OperationState.FAILED, error=problem)
-
-    def _cancelled(self, operation: Operation) -> Outcome:
-        reason = operation.cancel_reason
-        if reason is None and trio.current_time() >= operation.scope.deadline:
-            error = RunnerError(
-                f"Prompt deadline of {operation.deadline:g} s exceeded",
-                "prompt_deadline_exceeded",
-                error_kind="prompt_deadline_exceeded",
-            )
-            return Outcome(OperationState.FAILED, error=error, reason=CancelReason.DEADLINE)
-        state = OperationState.SUPERSEDED if reason is CancelReason.SUPERSEDED else OperationState.CANCELLED
-        return Outcome(state, stop_reason="cancelled", reason=reason or CancelReason.SHUTDOWN)
+            return failure_of(operation, RunnerError("Internal error", error_kind="internal"))
 
     def _settle(self, operation: Operation, outcome: Outcome) -> None:
         """The one place where an operation ends: outcome, permission requests, terminal event."""
@@ -740,7 +660,7 @@ class Session:
                 await self._runner_session.aclose()
         for operation in self.operations:
             # Its runner did not end in good order: the outcome does not wait for it.
-            self._settle(operation, self._cancelled(operation))
+            self._settle(operation, cancelled_outcome(operation))
         if self.phase is not SessionPhase.CLOSING:
             return
         data: dict[str, Any] = {"sessionId": self.id, "reason": reason}
@@ -758,7 +678,7 @@ class Session:
         self.ring.close()
         if self._recording is not None:
             self._recording.close()
-        self._stop.set()
+        self._tasks.stop()
         self._closed.set()
         self._harbour.note_ended(self)
         self._harbour.observer.note(Note.SESSION_ENDED, session_id=self.id, reason=reason)

@@ -7,12 +7,12 @@ from enum import Enum
 
 import pytest
 
-from sessions import operation, session
+from sessions import operation, phase
 from sessions.attachment import TRANSITIONS as ATTACHMENT
 from sessions.attachment import Attachment, AttachmentInput, AttachmentPhase
 from sessions.errors import WrongPhase
 from sessions.operation import TERMINAL, Operation, OperationInput, OperationState
-from sessions.session import SessionInput, SessionPhase
+from sessions.phase import SessionInput, SessionPhase
 
 OPERATION_NEXT = {
     # nnrp-wire.md 13.4, as printed there.
@@ -76,13 +76,13 @@ LEGAL_SESSION = {
 
 def test_session_table() -> None:
     """Illegal pairs are simply absent; a closed session takes nothing but being loaded."""
-    assert {(p.value, i.value): n.value for (p, i), n in session.TRANSITIONS.items()} == LEGAL_SESSION
+    assert {(p.value, i.value): n.value for (p, i), n in phase.TRANSITIONS.items()} == LEGAL_SESSION
 
 
 @pytest.mark.parametrize("enum", [OperationState, OperationInput, AttachmentPhase, SessionPhase, SessionInput])
 def test_every_member_is_used(enum: type[Enum]) -> None:
     used: set[object] = set()
-    tables: list[dict[tuple[Enum, Enum], Enum]] = [operation.TRANSITIONS, ATTACHMENT, session.TRANSITIONS]  # type: ignore[list-item]  # enum keys differ
+    tables: list[dict[tuple[Enum, Enum], Enum]] = [operation.TRANSITIONS, ATTACHMENT, phase.TRANSITIONS]  # type: ignore[list-item]  # enum keys differ
     for table in tables:
         for (state, given), target in table.items():
             used |= {state, given, target}
