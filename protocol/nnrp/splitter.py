@@ -62,6 +62,11 @@ class Splitter:
         self._failure: NnrpError | None = None
         self._count = 0
 
+    @property
+    def count(self) -> int:
+        """Packets seen so far."""
+        return self._count
+
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Take the bytes of one read. Bytes after a framing fault are dropped."""
         if self._failure is not None or not data:

@@ -53,6 +53,8 @@ _REASONS: Final = {
     WireReason.RESOURCE: CancelReason.RESOURCE,
     WireReason.SHUTDOWN: CancelReason.SHUTDOWN,
 }
+_CUT: Final = (events.EndCause.TRANSPORT_LOST, events.EndCause.IDLE_TIMEOUT)
+"""What we said last may never have arrived."""
 _ENDED_FOR_ALL: Final = (events.EndCause.PEER_CLOSED, events.EndCause.WE_CLOSED)
 """A CLOSE closes every session of the connection; after anything else a session may be resumed."""
 
@@ -102,6 +104,11 @@ class Link:
             self.writer.abandon()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await trio.aclose_forcefully(self._stream)
+
+    @property
+    def packets(self) -> int:
+        """Received so far."""
+        return self._splitter.count
 
     # For those who carry out operations
 
@@ -214,6 +221,7 @@ class Link:
     def _take(self, data: bytes | bytearray) -> None:
         now, machine = trio.current_time(), self.machine
         self._splitter.receive_data(data)
+        self.writer.hold()
         try:
             for raw in self._splitter.packets():
                 if raw.buffer[raw.start + _FLAGS] & _RETRANSMIT and self._is_known(raw):
@@ -234,6 +242,7 @@ class Link:
         if not self._told:
             self._tell_dialect()
         self.flush()
+        self.writer.release()
         self._retime()
 
     def _is_known(self, raw: RawPacket) -> bool:
@@ -285,6 +294,8 @@ class Link:
             if machine.end_cause in _ENDED_FOR_ALL:
                 self.service.end_session(session, CancelReason.SESSION_CLOSED)
             else:
+                if machine.end_cause not in _CUT or (session.doubt and session.doubt.packets != self.packets):
+                    self.service.registry.settle_doubt(session)
                 self.service.detach(session)
         self._flow.set()
         cause = machine.end_cause

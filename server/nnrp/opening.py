@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import TYPE_CHECKING
 
 import attrs
+import trio
 
 from protocol.nnrp.bodies import ControlBody
 from protocol.nnrp.enums import (
@@ -34,7 +36,7 @@ from protocol.nnrp.packet import Packet
 from server.nnrp.announcing import announce_schemas
 from server.nnrp.journal import Journal
 from server.nnrp.policy import Principal
-from server.nnrp.session import ServedSession
+from server.nnrp.session import Doubt, ServedSession
 from server.telemetry import log
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def open_session(link: Link, event: SessionOpenReceived, now: float) -> None:
         return
     assert principal is not None  # the hook has refused it otherwise
     if decision.plan is not None and held is not None:
-        _resume(link, held, decision, decision.plan)
+        _resume(link, held, decision, decision.plan, bytes(content.resume_token))
     else:
         _open(link, decision, principal)
 
@@ -133,17 +135,18 @@ def _decide_resume(
     )
     return decide_resume(
         wanted,
-        None if held is None else _resumable(held),
+        None if held is None else _resumable(held, bytes(content.resume_token)),
         now,
         watermark_granted=bool(features & OperationFeatures.RESUME_WATERMARK),
     )
 
 
-def _resumable(held: ServedSession) -> Resumable:
+def _resumable(held: ServedSession, presented: bytes) -> Resumable:
     terms = held.machine.terms
+    former = held.doubt is not None and hmac.compare_digest(held.doubt.token, presented)
     return Resumable(
         held.machine.session_id,
-        held.token,
+        presented if former else held.token,
         terms.profile_id,
         terms.schema_id,
         terms.schema_version,
@@ -158,7 +161,7 @@ def _oldest_event_id(held: ServedSession) -> int:
     return oldest if held.follower is None else max(oldest, held.follower.oldest_event_id)
 
 
-def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: RedeliveryPlan) -> None:
+def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: RedeliveryPlan, used: bytes) -> None:
     """Take the session over, from its lost connection or from one that only seems to be there still."""
     service = link.service
     if held.link is not None:
@@ -174,6 +177,7 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     assert machine is not None
     take_over(link, held, machine)
     service.registry.enter(held, token)
+    service.registry.keep_former(held, Doubt(used, link.packets, trio.current_time()))
     link.flush()
     announce_schemas(link, machine)
     if plan.first_available is not None:

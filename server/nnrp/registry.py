@@ -10,7 +10,7 @@ from typing import Final
 
 import trio
 
-from server.nnrp.session import ServedSession
+from server.nnrp.session import Doubt, ServedSession
 
 __all__ = ["TOKEN_BYTES", "Registry"]
 
@@ -54,11 +54,26 @@ class Registry:
         session.expires_at = math.inf
         self._by_digest[_digest(token)] = session
 
+    def keep_former(self, session: ServedSession, doubt: Doubt) -> None:
+        """The session was resumed: until its client is known to have the new token, the one it came with may be good again."""
+        session.doubt = doubt
+        self._by_digest[_digest(doubt.token)] = session
+
+    def settle_doubt(self, session: ServedSession) -> None:
+        """The client has its new token; the former one is used up."""
+        if session.doubt is not None:
+            self._by_digest.pop(_digest(session.doubt.token), None)
+            session.doubt = None
+
     def find(self, token: bytes | None) -> ServedSession | None:
-        return self._by_digest.get(_digest(token)) if token else None
+        session = self._by_digest.get(_digest(token)) if token else None
+        if session is None or session.token == token or session.in_doubt:
+            return session
+        return None
 
     def forget(self, session: ServedSession) -> None:
         """The session's token is used up, or the session is over."""
+        self.settle_doubt(session)
         if session.token is not None:
             self._by_digest.pop(_digest(session.token), None)
             session.token = None

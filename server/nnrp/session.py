@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import attrs
 import trio
 
 from protocol.layout import Buffer
@@ -23,7 +24,21 @@ if TYPE_CHECKING:
     from server.nnrp.following import Follower
     from server.nnrp.running import Running
 
-__all__ = ["ServedSession"]
+__all__ = ["SILENCE", "Doubt", "ServedSession"]
+
+SILENCE: Final = 2.0
+"""Seconds after which a connection that was resumed on and has said nothing may be one whose client never heard of it."""
+
+
+@attrs.frozen(slots=True)
+class Doubt:
+    """A resume whose answer may not have arrived."""
+
+    token: bytes
+    """The one it was asked for with."""
+    packets: int
+    """Received on its connection by then."""
+    since: float
 
 
 class ServedSession:
@@ -32,6 +47,7 @@ class ServedSession:
 
     __slots__ = (
         "_latest",
+        "doubt",
         "expires_at",
         "follower",
         "journal",
@@ -55,6 +71,8 @@ class ServedSession:
         self.received: RisingIds | None = None
         """Frame ids of every submit that was accepted, over all connections; kept where the session can be resumed."""
         self.token: bytes | None = None
+        self.doubt: Doubt | None = None
+        """Set by a resume: its answer, with the new token, may never have arrived."""
         self.expires_at = 0.0
         self.follower: Follower | None = None
         """Brings what happens in the engine session behind it; that session's ring then numbers its events."""
@@ -72,6 +90,16 @@ class ServedSession:
     @property
     def resumable(self) -> bool:
         return self.token is not None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the client may still hold the token before this one: it has said nothing since the resume, and its
+        connection was cut, or has been silent for so long that it may be half dead."""
+        doubt, link = self.doubt, self.link
+        if doubt is None:
+            return False
+        silent = trio.current_time() - doubt.since >= SILENCE
+        return link is None or (silent and link.packets == doubt.packets)
 
     @property
     def tells_state(self) -> bool:

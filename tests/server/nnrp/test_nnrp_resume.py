@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -233,3 +235,49 @@ async def test_without_resume_the_operations_of_a_lost_connection_end() -> None:
             await peer.submit(1, b"sleep=60000;")
             await served.wait_until(lambda: served.service.statistics().operations == 1)
         await served.wait_until(lambda: served.service.statistics().sessions == 0)
+
+
+def reset(peer: Peer) -> None:
+    """Make the end of this connection a cut: what is under way to it is lost."""
+    assert isinstance(peer.stream, trio.SocketStream)
+    peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+@pytest.mark.parametrize("end", ["cut", "goodbye", "heard"])
+async def test_a_resume_whose_answer_a_cut_may_have_swallowed(end: str) -> None:
+    """13.7 item 5: a token is used once, and used up when its successor has arrived: else the session would be lost."""
+    async with serving_nnrp() as served:
+        async with lost(served) as peer:
+            first = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+        async with lost(served) as peer:
+            second = token_of(await peer.open(RESUMABLE, token=first, features=ALL_FEATURES))
+            if end == "heard":
+                await peer.submit(1, b"one", session_id=5)
+                await peer.receive(MessageType.RESULT_PUSH)
+            if end != "goodbye":
+                reset(peer)
+        async with served.peer() as peer:
+            answer = await peer.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            if end != "cut":
+                assert ack(answer).session_error_code == SessionErrorCode.RESUME_REJECTED
+                answer = await peer.open(RESUMABLE, token=second, features=ALL_FEATURES)
+            assert ack(answer).session_status is SessionStatus.RESUMED
+        assert len(served.service.registry) <= 2
+
+
+async def test_a_half_dead_connection_that_was_resumed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.7: the same where nobody has noticed the loss; a token that comes again at once is a replay all the same."""
+    async with serving_nnrp() as served:
+        async with lost(served) as peer:
+            first = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+        async with served.peer() as silent, served.peer() as again:
+            await silent.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            answer = await again.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            assert ack(answer).session_error_code == SessionErrorCode.RESUME_REJECTED
+            monkeypatch.setattr("server.nnrp.session.SILENCE", 0.0)
+            answer = await again.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            assert ack(answer).session_status is SessionStatus.RESUMED
+            await again.submit(1, b"one", session_id=5)
+            assert text_of(await again.receive(MessageType.RESULT_PUSH)) == b"one"
+            answer = await silent.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            assert ack(answer).session_error_code == SessionErrorCode.RESUME_REJECTED
