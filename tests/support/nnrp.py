@@ -131,9 +131,9 @@ class Peer:
             encode_packet(message, body, session_id=session_id, frame_id=frame_id, strict=strict)
         )
 
-    async def receive(self, kind: MessageType | None = None, *, seconds: float = 5.0) -> Packet:
+    async def receive(self, kind: MessageType | None = None, *, seconds: float = 5.0, strict: bool = True) -> Packet:
         """The next packet; it must be of ``kind``. Raises EOFError at the end. RESULT_HINTs, which may come at any time, are
-        put aside in ``hints`` unless one is asked for."""
+        put aside in ``hints`` unless one is asked for. ``strict`` False is for answers in a shape that this peer has chosen."""
         waiting = self.hints if kind is MessageType.RESULT_HINT else self._packets
         with trio.fail_after(seconds):
             while not waiting:
@@ -143,7 +143,7 @@ class Peer:
                 self._splitter.receive_data(data)
                 for each in self._splitter.packets():
                     granted = self.features.get(each.header.session_id, NO_FEATURES)
-                    packet = each.decode(strict=True, granted=granted)
+                    packet = each.decode(strict=strict, granted=granted)
                     (self.hints if packet.kind is MessageType.RESULT_HINT else self._packets).append(packet)
         packet = waiting.popleft()
         if kind is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
+from typing import Final
 
 import attrs
 
@@ -21,6 +22,8 @@ __all__ = [
     "PathState",
     "decide_migration",
 ]
+
+_U64: Final = 0xFFFF_FFFF_FFFF_FFFF
 
 
 class PathState(IntEnum):
@@ -102,11 +105,11 @@ def decide_migration(
     """What to answer a SESSION_MIGRATE.
 
     The client need not replay what the server has: frames up to ``highest_frame_id`` (0: unknown) were received, so new
-    frame ids go on after it, and never below ``last_result_frame_id`` + 1.
+    frame ids go on after it, and never below ``last_result_frame_id`` + 1, as far as there are such numbers.
     """
     if refusal is not MigrationRefusal.ACCEPTED:
         return MigrationAnswer(int(refusal), last_result_frame_id, 0)
-    return MigrationAnswer(0, max(last_result_frame_id, highest_frame_id) + 1, grace_window_ms)
+    return MigrationAnswer(0, min(max(last_result_frame_id, highest_frame_id) + 1, _U64), grace_window_ms)
 
 
 class Migration:

@@ -30,6 +30,8 @@ class Outgoing(msgspec.Struct, frozen=True):
     trace_id: int = 0
     flags: HeaderFlags = _NO_FLAGS
     body: bytes = b""
+    strict: bool = True
+    """False for an answer in the shape of what it answers, which a tolerant end has accepted."""
 
     def encode(self, *, strict: bool = True) -> bytes:
         """The packet. Raises NnrpLocalError when the message is illegal."""
@@ -42,7 +44,7 @@ class Outgoing(msgspec.Struct, frozen=True):
             route_id=self.route_id,
             trace_id=self.trace_id,
             flags=self.flags,
-            strict=strict,
+            strict=strict and self.strict,
         )
 
 

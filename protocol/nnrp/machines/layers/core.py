@@ -52,7 +52,7 @@ _BARE_SILENT: dict[MessageType, int] = {
     MessageType.ERROR: 1 << MessageType.ERROR,
     MessageType.RESULT_HINT: 1 << MessageType.RESULT_HINT,
 } | dict.fromkeys(_CACHE_KINDS, _CACHE_BITS)
-#: What the packet layer of the implicit dialect does not know at all.
+#: What the packet layer of the implicit dialect does not know at all. A peer that sends one of them does know them.
 _IMPLICIT_UNKNOWN = frozenset(
     {
         MessageType.SESSION_OPEN,
@@ -61,6 +61,7 @@ _IMPLICIT_UNKNOWN = frozenset(
         MessageType.SESSION_CLOSE_ACK,
     }
 )
+_IMPLICIT_BITS = sum(1 << kind for kind in _IMPLICIT_UNKNOWN)
 
 
 class Side(IntEnum):
@@ -191,7 +192,9 @@ class ConnectionCore:
             if kind is MessageType.SESSION_CLOSE and self.side is Side.SERVER:
                 return False  # its client waits for no such thing
             return needed is None or bool(self._peer_sent & needed)
-        return not (self.dialect is Dialect.IMPLICIT and kind in _IMPLICIT_UNKNOWN)
+        if self.dialect is Dialect.IMPLICIT and kind in _IMPLICIT_UNKNOWN:
+            return bool(self._peer_sent & _IMPLICIT_BITS)
+        return True
 
     # Things to collect
 
@@ -237,7 +240,7 @@ class ConnectionCore:
         self._outbox.append(outgoing)
 
     def _reply(self, packet: Packet, message: Message, *, body: bytes = b"", session_id: int | None = None) -> None:
-        """Answer a packet: its route and trace come back."""
+        """Answer a packet: its route and trace come back, and its session id where there is none of our own to say."""
         header = packet.header
         self._queue(
             Outgoing(
@@ -246,6 +249,7 @@ class ConnectionCore:
                 route_id=header.route_id,
                 trace_id=header.trace_id,
                 body=body,
+                strict=self.strict or header.session_id != 0,
             )
         )
 

@@ -162,11 +162,12 @@ class Duo:
     def _carry(self, source: End, target: End, direction: str) -> int:
         messages = source.machine.messages()
         for outgoing in messages:
-            self._deliver(target, direction, outgoing)
+            self._deliver(target, direction, outgoing, strict=True)
         return len(messages)
 
-    def _deliver(self, target: End, direction: str, outgoing: Outgoing) -> None:
-        data = outgoing.encode(strict=False)
+    def _deliver(self, target: End, direction: str, outgoing: Outgoing, *, strict: bool = False) -> None:
+        """``strict``: what a machine sends is encoded as its driver does, which refuses what is illegal."""
+        data = outgoing.encode(strict=strict)
         self.wire.append((direction, decode_packet(data, strict=False, granted=ALL_FEATURES)))
         for piece in self.cut(data):
             target.feed(piece, self.now)

@@ -1,0 +1,58 @@
+"""What a peer may do that nobody should, over real sockets (issue 5, Bad input): it costs that peer at most."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.nnrp.enums import CacheAckStatus, MessageType, ObjectKind, SessionStatus, TransportId
+from protocol.nnrp.messages import (
+    CacheAck,
+    CachePut,
+    SessionClose,
+    SessionCloseAck,
+    SessionMigrate,
+    SessionMigrateAck,
+    SessionOpenAck,
+)
+from tests.support.nnrp import HELLO, OPEN, raw, serving_nnrp
+
+U64 = 0xFFFF_FFFF_FFFF_FFFF
+
+
+async def test_a_peer_of_the_implicit_session_may_open_and_close_others() -> None:
+    """nnrp-wire 13.1, 13.2: a submit without SESSION_OPEN makes it a peer that knows no 0x07 – 0x0A (2.6), until it sends one:
+    then it is answered."""
+    async with serving_nnrp() as served, served.peer(hello=False) as peer:
+        await peer.send(HELLO.replace(requested_session_id=5))
+        await peer.receive(MessageType.SERVER_HELLO_ACK)
+        await peer.submit(1, session_id=5)
+        await peer.receive(MessageType.RESULT_PUSH)
+        ack = (await peer.open(OPEN.replace(requested_session_id=6))).metadata
+        assert isinstance(ack, SessionOpenAck)
+        assert (ack.session_id, ack.session_status) == (6, SessionStatus.OPENED)
+        for session_id in (6, 5):
+            await peer.send(SessionClose(), session_id=session_id)
+            closed = await peer.receive(MessageType.SESSION_CLOSE_ACK)
+            assert isinstance(closed.metadata, SessionCloseAck)
+            assert closed.header.session_id == session_id
+
+
+async def test_an_object_of_the_whole_connection_is_stored_and_acknowledged() -> None:
+    """nnrp-wire 3.2: session 0 is the connection-wide cache for tolerant ends; the answer names it as the put did."""
+    async with serving_nnrp() as served, served.peer() as peer:
+        put = CachePut(cache_key_lo=7, object_kind=ObjectKind.PROMPT_SEGMENT, object_bytes=3)
+        await peer.stream.send_all(raw(put, b"abc"))
+        answer = await peer.receive(MessageType.CACHE_ACK, strict=False)
+        assert isinstance(answer.metadata, CacheAck)
+        assert (answer.header.session_id, answer.metadata.status) == (0, CacheAckStatus.ACCEPTED)
+
+
+@pytest.mark.parametrize("last", [0xFFFF_FFFF, U64 - 1, U64])
+async def test_a_cursor_at_the_end_of_all_numbers_is_answered(last: int) -> None:
+    """nnrp-wire 7.19: resume_from_frame_id is no less than last_result_frame_id, and there is nothing above the last u64."""
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open()
+        await peer.send(SessionMigrate(TransportId.TCP, TransportId.QUIC, last), session_id=1)
+        ack = (await peer.receive(MessageType.SESSION_MIGRATE_ACK)).metadata
+        assert isinstance(ack, SessionMigrateAck)
+        assert (ack.accept_code, ack.resume_from_frame_id) == (0, min(last + 1, U64))
