@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 import trio
@@ -102,21 +103,19 @@ async def our_client(url: str, count: int, width: int, size: int) -> None:
     from client.nnrp import open_nnrp
     from protocol.nnrp.enums import OperationFeatures
 
-    payload, left = b"x" * size, count
+    payload = b"x" * size
     async with open_nnrp(url) as connection:
         session = await connection.open_session(max_in_flight=width, features=OperationFeatures(0))
-
-        async def one_after_another() -> None:
-            nonlocal left
-            while left > 0:
-                left -= 1
-                result = await (await session.submit(payload)).result()
-                assert len(result.data) == size
-
         started = time.perf_counter()
-        async with trio.open_nursery() as nursery:
-            for _ in range(width):
-                nursery.start_soon(one_after_another)
+        # One task that keeps WIDTH in flight, as the others do.
+        under_way = deque([await session.submit(payload) for _ in range(min(width, count))])
+        left = count - len(under_way)
+        while under_way:
+            result = await under_way.popleft().result()
+            assert len(result.data) == size
+            if left:
+                left -= 1
+                under_way.append(await session.submit(payload))
         _say(count / (time.perf_counter() - started))
 
 

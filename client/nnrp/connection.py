@@ -287,6 +287,11 @@ class NnrpConnection:
             self._urls.remove(url)
         self._urls.appendleft(url)
 
+    @property
+    def full(self) -> bool:
+        """Whether `wait_room` would wait."""
+        return self._link is not None and self._link.writer.full
+
     async def wait_room(self) -> None:
         """Wait while more is queued to be sent than should be."""
         if self._link is not None:
@@ -300,9 +305,17 @@ class NnrpConnection:
 
     def write(self, parts: Iterable[Buffer]) -> None:
         """Queue packets behind what the machine has queued."""
-        if self._link is not None:
-            self._link.flush()
-            self._link.writer.write(parts)
+        link = self._link
+        if link is None:
+            return
+        writer = link.writer
+        alone = link.machine.in_flight <= 1
+        if alone:
+            writer.hold()  # somebody waits for this one; others would go out with those that come after them
+        link.collect()
+        writer.write(parts)
+        if alone:
+            writer.release()
 
     def flush(self) -> None:
         if self._link is not None:
@@ -524,21 +537,21 @@ class NnrpConnection:
         self._note_move()
 
     def _on_result(self, event: events.ResultReceived) -> None:
-        session, sent = event.session.attachment, event.operation.attachment
-        if isinstance(session, NnrpSession):
-            session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
+        session, operation, packet, delivery = event.session, event.operation, event.packet, event.delivery
+        sent, served = operation.attachment, session.attachment
+        event_id = event_id_of(packet)
+        if event_id and isinstance(served, NnrpSession):
+            served.last_event_id = max(served.last_event_id, event_id)
         if isinstance(sent, Sent):
-            if event.delivery is not Delivery.LATE:
-                metadata, content = event.packet.metadata, event.packet.content
+            if delivery is not Delivery.LATE:
+                metadata, content = packet.metadata, packet.content
                 assert isinstance(metadata, ResultPush)
                 assert isinstance(content, DataBody)
-                final = event.delivery is Delivery.FINAL
-                hints = bool(event.session.terms.features)
-                result = Result(metadata, content, event.state, final, hints, event_id_of(event.packet))
-                sent.submission.put(result)
-            elif event.operation.settled:
-                sent.submission.finish(ended(event.operation, 0))
-        if event.operation.settled:
+                final, hints = delivery is Delivery.FINAL, session.terms.features != 0
+                sent.submission.put(Result(metadata, content, event.state, final, hints, event_id))
+            elif operation.settled:
+                sent.submission.finish(ended(operation, 0))
+        if operation.settled:
             self.credit.changed()
 
     def _on_drop(self, event: events.DropReceived) -> None:

@@ -30,6 +30,10 @@ class CreditQueue:
     def __len__(self) -> int:
         return sum(len(line) for line in self._lines.values())
 
+    def waits(self, line: Hashable) -> bool:
+        """Whether anybody of ``line`` waits: who comes now is behind them."""
+        return line in self._lines
+
     async def start(self, line: Hashable, held: Callable[[], bool], start: Callable[[], None]) -> None:
         """Call ``start`` as soon as ``held`` says no and nobody of the same line is ahead. Raises what ``start`` raises.
 

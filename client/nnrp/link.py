@@ -62,11 +62,15 @@ class Link:
         self.done = trio.Event()
         """Set when everything has been sent that could be, and the stream is closed."""
 
-    def flush(self) -> None:
+    def collect(self) -> None:
         """Queue what the machine wants sent."""
+        if self.machine.has_messages:
+            self.writer.write([each.encode() for each in self.machine.messages()])
+
+    def flush(self) -> None:
+        """The same, and see to what else may have changed: whether it is over, and when it is to act next."""
+        self.collect()
         machine = self.machine
-        if machine.has_messages:
-            self.writer.write([each.encode() for each in machine.messages()])
         if machine.closed:
             self._reading.cancel()
         deadline = machine.next_deadline()
@@ -135,6 +139,7 @@ class Link:
             return
         machine, now = self.machine, trio.current_time()
         self._splitter.receive_data(data)
+        self.writer.hold()
         try:
             for raw in self._splitter.packets():
                 try:
@@ -145,13 +150,14 @@ class Link:
                     if raw.header.msg_type is MessageType.SESSION_OPEN_ACK:
                         # Answers belong to requests by their order: behind a broken one nothing could be told apart.
                         self.lose()
-                        return
+                        break
                 else:
                     self._act(event)
         except NnrpError as fault:
             logger.warning("the server's stream cannot be read: %s", fault)
             machine.receive_violation(fault)
         self.flush()
+        self.writer.release()
 
     async def _write(self) -> None:
         try:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import msgspec
 
-from protocol.layout import Buffer
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import DescriptorFlags, ExtType, OperationState, PayloadKind, ResultClass
 from protocol.nnrp.extensions import find_extension
@@ -24,8 +22,7 @@ _HINT = DescriptorFlags.PROFILE_HINT_PRESENT.value
 _JSON = int(PayloadKind.STRUCTURED_EVENT | PayloadKind.TOOL_DELTA)
 
 
-@attrs.frozen(slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True, gc=False):
     """One RESULT_PUSH. ``final``: nothing follows for its operation. Large payloads are views; copy what is kept for long."""
 
     metadata: ResultPush
@@ -108,7 +105,9 @@ def state_block(packet: Packet) -> OperationStateBlock | None:
 
 def size_of(content: DataBody) -> int:
     """Bytes a kept result holds."""
-    buffers: list[Buffer] = [content.raw]
-    buffers += [each.data for each in content.payloads]
-    buffers += [each.payload for each in content.tensor.sections]
-    return sum(len(each) for each in buffers)
+    size = len(content.raw)
+    for payload in content.payloads:
+        size += len(payload.data)
+    for section in content.tensor.sections:
+        size += len(section.payload)
+    return size

@@ -71,10 +71,11 @@ class SubmitOptions:
     @property
     def plain(self) -> bool:
         """Whether nothing here needs a submit_context."""
-        return attrs.evolve(self, objects=(), budget_policy=_NO_BUDGET, trace_id=0) == _PLAIN
+        return self.priority is None and not (
+            self.operation_id or self.parent_id or self.group_id or self.deadline_ms or self.supersedes
+        )
 
 
-_NO_BUDGET = BudgetPolicy(0)
 _PLAIN = SubmitOptions()
 
 
@@ -158,20 +159,17 @@ class NnrpSession:
         self, metadata: FrameSubmit, body: Regions | Buffer, options: SubmitOptions = _PLAIN
     ) -> Submission:
         """Submit metadata and body as they are: tensors, references. As `submit`."""
+        connection = self._connection
+        self._check()
+        if connection.full:
+            await connection.wait_room()
+            self._check()
+        if not connection.credit.waits(self) and not self._held(options):
+            return self._start(metadata, body, options)
         made: list[Submission] = []
-
-        def start() -> None:
-            made.append(self._start(metadata, body, options))
-
-        def held() -> bool:
-            if not self._attached or self._connection.machine is None:
-                return True
-            return self.machine.hold(options.parent_id, options.priority) is not None
-
-        self._check()
-        await self._connection.wait_room()
-        self._check()
-        await self._connection.credit.start(self, held, start)
+        await connection.credit.start(
+            self, lambda: self._held(options), lambda: made.append(self._start(metadata, body, options))
+        )
         return made[0]
 
     async def request(self, payload: Payload, *, kind: PayloadKind = PayloadKind.TOKEN_CHUNK) -> Result:
@@ -295,6 +293,12 @@ class NnrpSession:
             raise NnrpConnectionLost("the session is being resumed")
         return self.machine
 
+    def _held(self, options: SubmitOptions) -> bool:
+        """Whether an operation has to wait: for credit, or for the connection."""
+        if not self._attached or self._connection.machine is None:
+            return True
+        return self.machine.hold(options.parent_id, options.priority) is not None
+
     def _check(self) -> None:
         if self._over is not None:
             raise self._over
@@ -328,7 +332,7 @@ class NnrpSession:
             session, trio.current_time(), latency_budget_ms=metadata.latency_budget_ms, context=context
         )
         operation.trace_id = options.trace_id
-        submission = Submission(operation, lambda: self._cancel_one(operation))
+        submission = Submission(operation, self._cancel_one)
         operation.attachment = Sent(metadata, body, submission)
         try:
             self._send(operation, metadata, body, _NO_FLAGS)

@@ -26,7 +26,9 @@ class Submission:
     Leaving the iteration early does not stop the operation: ``cancel`` does.
     """
 
-    def __init__(self, operation: Operation, cancel: Callable[[], None]) -> None:
+    __slots__ = ("_cancel", "_changed", "_error", "_kept", "_kept_bytes", "_over", "hint", "operation", "partials")
+
+    def __init__(self, operation: Operation, cancel: Callable[[Operation], None]) -> None:
         self.operation = operation
         self.partials = 0
         self.hint: ResultHint | None = None
@@ -34,10 +36,9 @@ class Submission:
         self._cancel = cancel
         self._kept: deque[Result] = deque()
         self._kept_bytes = 0
-        self._more = trio.Event()
+        self._changed: trio.Event | None = None
         self._error: NnrpClientError | None = None
         self._over = False
-        self._ended = trio.Event()
 
     @property
     def operation_id(self) -> int:
@@ -55,7 +56,7 @@ class Submission:
     def cancel(self) -> None:
         """Ask for the end of this operation alone. The iteration then ends with `NnrpOperationEnded`. Harmless when over."""
         if not self._over:
-            self._cancel()
+            self._cancel(self.operation)
 
     def __aiter__(self) -> Submission:
         return self
@@ -70,7 +71,8 @@ class Submission:
         the end, and what the iteration raises."""
         if self._kept:
             result = self._kept.popleft()
-            self._kept_bytes -= size_of(result.content)
+            if not self._over:
+                self._kept_bytes -= size_of(result.content)
             return result
         if not self._over:
             return None
@@ -81,34 +83,40 @@ class Submission:
     async def wait_more(self) -> None:
         """Wait until `receive_nowait` has something to say."""
         if not self._kept and not self._over:
-            self._more = trio.Event()
-            await self._more.wait()
+            await self._wait_changed()
 
     async def result(self) -> Result:
         """The final result; parts that were not iterated are dropped. Raises as the iteration does."""
-        final: Result | None = None
-        async for each in self:
-            final = each
+        while not self._over:
+            self._kept.clear()
+            self._kept_bytes = 0
+            await self._wait_changed()
+        final = self._kept.pop() if self._kept else None
+        self._kept.clear()
+        if self._error is not None:
+            raise self._error
         if final is None or not final.final:
             raise NnrpResultsLost("the final result was taken before")
         return final
 
     async def wait_over(self) -> None:
         """Wait for the end, whatever it is, without taking results."""
-        await self._ended.wait()
+        while not self._over:
+            await self._wait_changed()
 
     # What happens
 
     def put(self, result: Result) -> None:
         self._kept.append(result)
-        self._kept_bytes += size_of(result.content)
-        self.partials += not result.final
         if result.final:
             self.finish(None)
-        elif self._kept_bytes > MAX_KEPT:
+            return
+        self.partials += 1
+        self._kept_bytes += size_of(result.content)
+        if self._kept_bytes > MAX_KEPT:
             self.cancel()
             self.finish(NnrpResultsLost("nobody took this operation's results; it was cancelled"))
-        self._more.set()
+        self._tell()
 
     def finish(self, error: NnrpClientError | None) -> None:
         """No more comes. The first call counts."""
@@ -116,5 +124,18 @@ class Submission:
             return
         self._over = True
         self._error = error
-        self._more.set()
-        self._ended.set()
+        self._tell()
+
+    # Inside
+
+    async def _wait_changed(self) -> None:
+        """Wait for the next result or the end. The event is made when somebody waits: most operations end before that, or
+        are waited for once."""
+        if self._changed is None:
+            self._changed = trio.Event()
+        await self._changed.wait()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Final
 
@@ -13,6 +14,8 @@ from protocol.nnrp.chunks import chunks
 __all__ = ["Writer"]
 
 _HIGH: Final = 1024 * 1024
+_DIRECT: Final = 64 * 1024
+"""Up to here what is queued may be sent in the step that queued it."""
 
 
 class Writer:
@@ -21,6 +24,9 @@ class Writer:
 
     def __init__(self, stream: trio.abc.SendStream, timeout: float) -> None:
         self._stream = stream
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._sending = False
+        self._held = False
         self._timeout = timeout
         self._queue: list[Buffer] = []
         self._more = trio.Event()
@@ -34,11 +40,30 @@ class Writer:
         for part in parts:
             self._queue.append(part)
             self.size += len(part)
-        self._more.set()
+        if not self._held:
+            self._more.set()
+
+    def hold(self) -> None:
+        """Let what is written add up until `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        """Send what has been written since `hold`: in this step if it is little, the stream a plain socket, and nothing being
+        sent, so that it costs no task switch. Otherwise, and where the socket does not take it all, `run` does it."""
+        self._held = False
+        if self._socket is not None and not self._sending and 0 < self.size <= _DIRECT:
+            self._send_nowait(self._socket)
+        if self._queue:
+            self._more.set()
+
+    @property
+    def full(self) -> bool:
+        """Whether more is queued than should be."""
+        return self.size >= _HIGH and not self._ended
 
     async def wait_room(self) -> None:
-        """Wait while more is queued than should be. Not a checkpoint when there is room."""
-        while self.size >= _HIGH and not self._ended:
+        """Wait while `full`. Not a checkpoint when there is room."""
+        while self.full:
             await self._room.wait()
 
     def end(self) -> None:
@@ -54,8 +79,19 @@ class Writer:
                 await self._more.wait()
                 continue
             batch, self._queue = self._queue, []
+            self._sending = True
             for chunk in chunks(batch):
                 await self._send(chunk)
+            self._sending = False
+
+    def _send_nowait(self, socket: trio.socket.SocketType) -> None:
+        data = self._queue[0] if len(self._queue) == 1 else b"".join(self._queue)
+        try:
+            sent = os.write(socket.fileno(), data)
+        except OSError:
+            return  # full, or broken: `run` meets the same, and waits or says so
+        self.size -= sent
+        self._queue = [memoryview(data)[sent:]] if self.size else []
 
     async def _send(self, data: Buffer) -> None:
         with trio.fail_after(self._timeout):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,13 +11,16 @@ import trio
 from protocol.layout import Buffer
 from protocol.nnrp.chunks import chunks
 
-__all__ = ["ANSWER_BYTES", "HIGH_BYTES", "Writer"]
+__all__ = ["ANSWER_BYTES", "DIRECT_BYTES", "HIGH_BYTES", "Writer"]
 
 HIGH_BYTES: Final = 1024 * 1024
 """Queued bytes from which results wait; their operations keep their credit meanwhile."""
 ANSWER_BYTES: Final = 1024 * 1024
 """Bytes of answers queued behind what is being sent, from which nothing more is read: they do not wait for room as results
 do, and must be bounded too. Results do not count, so that cancels are read while results are stuck (C-084)."""
+
+DIRECT_BYTES: Final = 64 * 1024
+"""Up to here what is queued may be sent in the step that queued it."""
 
 
 class Writer:
@@ -28,6 +32,9 @@ class Writer:
 
     def __init__(self, stream: trio.abc.SendStream, *, timeout: float, high: int = HIGH_BYTES) -> None:
         self._stream = stream
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._sending = False
+        self._held = False
         self._timeout = timeout
         self._high = high
         self._queue: list[Buffer] = []
@@ -59,7 +66,21 @@ class Writer:
         self.size += size
         if not result:
             self._answers += size
-        self._more.set()
+        if not self._held:
+            self._more.set()
+
+    def hold(self) -> None:
+        """Let what is written add up until `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        """Send what has been written since `hold`: in this step if it is little, the stream a plain socket, and nothing being
+        sent, so that answers cost no task switch. Otherwise, and where the socket does not take it all, `run` does it."""
+        self._held = False
+        if self._socket is not None and not self._sending and 0 < self.size <= DIRECT_BYTES:
+            self._send_nowait(self._socket)
+        if self._queue:
+            self._more.set()
 
     async def wait_room(self) -> None:
         """Wait until results may be queued again, or the writer has ended."""
@@ -93,12 +114,25 @@ class Writer:
             if self.flooded:
                 self._tell_room()
             self._answers = 0
+            self._sending = True
             for chunk in chunks(batch):
                 with trio.fail_after(self._timeout):
                     await self._stream.send_all(chunk)
                 self.size -= len(chunk)
                 if self.size < self._high:
                     self._tell_room()
+            self._sending = False
+
+    def _send_nowait(self, socket: trio.socket.SocketType) -> None:
+        data = self._queue[0] if len(self._queue) == 1 else b"".join(self._queue)
+        try:
+            sent = os.write(socket.fileno(), data)
+        except OSError:
+            return  # full, or broken: `run` meets the same, and waits or says so
+        self.size -= sent
+        self._queue = [memoryview(data)[sent:]] if self.size else []
+        if not self._queue:
+            self._answers = 0
 
     def _tell_room(self) -> None:
         room, self._room = self._room, trio.Event()
