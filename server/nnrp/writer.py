@@ -17,7 +17,8 @@ HIGH_BYTES: Final = 1024 * 1024
 """Queued bytes from which results wait; their operations keep their credit meanwhile."""
 ANSWER_BYTES: Final = 1024 * 1024
 """Bytes of answers queued behind what is being sent, from which nothing more is read: they do not wait for room as results
-do, and must be bounded too. Results do not count, so that cancels are read while results are stuck (C-084)."""
+do, and must be bounded too. Results do not count, so that cancels are read while results are stuck (C-084); but for those
+that could not wait though the queue was full: drops, what was sent before an ending, what is sent again."""
 
 DIRECT_BYTES: Final = 64 * 1024
 """Up to here what is queued may be sent in the step that queued it."""
@@ -64,7 +65,7 @@ class Writer:
             self._queue.append(part)
             size += len(part)
         self.size += size
-        if not result:
+        if not result or self.size - size >= self._high:
             self._answers += size
         if not self._held:
             self._more.set()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import trio
+import trio.testing
 
 from protocol.nnrp.enums import CacheAckStatus, MessageType, ObjectKind, SessionStatus, TransportId
 from protocol.nnrp.messages import (
@@ -14,6 +16,7 @@ from protocol.nnrp.messages import (
     SessionMigrateAck,
     SessionOpenAck,
 )
+from server.nnrp.writer import ANSWER_BYTES, HIGH_BYTES, Writer
 from tests.support.nnrp import HELLO, OPEN, raw, serving_nnrp
 
 U64 = 0xFFFF_FFFF_FFFF_FFFF
@@ -56,3 +59,19 @@ async def test_a_cursor_at_the_end_of_all_numbers_is_answered(last: int) -> None
         ack = (await peer.receive(MessageType.SESSION_MIGRATE_ACK)).metadata
         assert isinstance(ack, SessionMigrateAck)
         assert (ack.accept_code, ack.resume_from_frame_id) == (0, min(last + 1, U64))
+
+
+async def test_endings_that_wait_for_no_room_stop_the_reading_all_the_same() -> None:
+    """Issue 5, Bad input: a peer that never reads costs bounded memory. A RESULT_DROP does not wait for room as a result does,
+    so operations that fail at once must not fill the queue for ever; what fits beside the results does not count (C-084)."""
+    stream, _ = trio.testing.lockstep_stream_pair()
+    writer = Writer(stream, timeout=60)
+    writer.write([bytes(HIGH_BYTES - 1)], result=True)
+    writer.write([bytes(1)], result=True)
+    assert writer.full
+    drop = bytes(40)
+    for _ in range(ANSWER_BYTES // len(drop)):
+        writer.write([drop], result=True)
+    assert not writer.flooded
+    writer.write([drop], result=True)
+    assert writer.flooded
