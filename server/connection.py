@@ -19,8 +19,13 @@ class Connection(Protocol):
     """The transport of a request, as the guard has it."""
 
     @property
+    def over(self) -> bool:
+        """It has ended, or is about to: nothing that is sent from here on will be read."""
+        ...
+
+    @property
     def cut(self) -> bool:
-        """It ended without a goodbye of the peer."""
+        """It ended without a goodbye of the peer, or with one that crossed what was on its way."""
         ...
 
     def hurry(self, seconds: float) -> None:
@@ -40,12 +45,13 @@ class RequestSends:
     then, and under another server, each send has a scope here.
     """
 
-    __slots__ = ("_own_timeout", "_sending", "_stream", "_transport", "answered", "timed_here")
+    __slots__ = ("_multiplexed", "_own_timeout", "_sending", "_stream", "_transport", "answered", "timed_here")
 
     def __init__(self, transport: Connection | None, stream: Any, *, multiplexed: bool) -> None:
         self.answered = False
         """The whole response was handed to the transport."""
         self.timed_here = transport is None or multiplexed
+        self._multiplexed = multiplexed
         self._transport = transport
         self._stream = stream
         self._sending: trio.CancelScope | None = None
@@ -53,8 +59,20 @@ class RequestSends:
 
     @property
     def cut(self) -> bool:
-        """The peer went without a goodbye: what was sent last may not have arrived."""
-        return self._transport is not None and self._transport.cut
+        """The peer went without a goodbye: what was sent last may not have arrived.
+
+        HTTP/2 knows no other way to leave a response than a reset, and nobody can tell what crossed it.
+        """
+        return (self._transport is not None and self._transport.cut) or (self._multiplexed and self._left)
+
+    @property
+    def over(self) -> bool:
+        """The peer has left: what is sent from here on goes nowhere."""
+        return (self._transport is not None and self._transport.over) or self._left
+
+    @property
+    def _left(self) -> bool:
+        return self._stream is not None and self._stream.closed
 
     def begin(self, timeout: float) -> trio.CancelScope:
         own = self._own_timeout

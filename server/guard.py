@@ -23,6 +23,7 @@ from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.typing import ConnectionState
 from hypercorn.utils import parse_socket_addr
 
+from server.guard_arrival import everything_arrived
 from server.guard_context import GuardedContext, TellingEvent
 from server.guard_policy import GuardPolicy
 from server.guard_protocol import GuardedProtocol
@@ -165,7 +166,8 @@ class GuardedTCPServer(TCPServer):
                 if data:
                     self._note_data()
                 else:
-                    self._note_end(EndReason.PEER_CLOSED)
+                    arrived = everything_arrived(self._socket)
+                    self._note_end(EndReason.PEER_CLOSED if arrived else EndReason.PEER_LOST)
                 await self._conversation.handle(RawData(bytes(data)))
                 self._note_idleness()
                 if not data:
@@ -281,8 +283,13 @@ class GuardedTCPServer(TCPServer):
         self._send_timeout = self._policy.send_timeout if seconds is None else seconds
 
     @property
+    def over(self) -> bool:
+        """It has ended, or is about to: nothing that is sent from here on will be read."""
+        return self._end is not None
+
+    @property
     def cut(self) -> bool:
-        """It ended without a goodbye of the peer."""
+        """It ended without a goodbye of the peer, or with one that crossed what was on its way."""
         return self._end in (EndReason.PEER_LOST, EndReason.SLOW_READER)
 
     def drop(self) -> None:

@@ -126,6 +126,52 @@ async def test_random_cuts_under_load() -> None:
         assert replies == 1
 
 
+@pytest.mark.parametrize("scoped", [False, True], ids=["connection", "session"])
+async def test_a_goodbye_that_crosses_a_reply(scoped: bool) -> None:
+    """Issue 3, replies survive: a peer that closes in good order does not read what is sent to it at that moment."""
+    async with acp_sockets() as place:
+        client = await place.connect()
+        session_id = await client.new_session()
+        where = {"session_id": session_id, "cursor": 0} if scoped else {}
+        method = "session/cancel" if scoped else "authenticate"
+        for turns in range(30):
+            async with open_raw(place.port) as raw:
+                async with client.listen(**where) as feed:
+                    if scoped:
+                        await feed.until_kind("replay_complete")
+                    message = {"jsonrpc": "2.0", "id": turns, "method": method, "params": {"sessionId": session_id}}
+                    headers = dict(client.headers(Content_Type="application/json"))
+                    await raw.request("POST", "/acp", msgspec.json.encode(message), **headers)
+                    for _ in range(turns):
+                        await trio.lowlevel.checkpoint()
+                    feed.stream.raw.stream.socket.close()  # type: ignore[attr-defined]  # a SocketStream
+                assert (await raw.reply()).status == 202
+            async with client.listen(**where) as feed:
+                await feed.until_kind(f"reply:{turns}")
+
+
+async def test_an_http2_stream_that_is_reset_leaves_doubt() -> None:
+    """Issue 3, replies survive: a reset is the only way to leave a response over HTTP/2, so it proves nothing."""
+    async with acp_sockets() as place, open_raw(place.port) as raw:
+        client = await place.connect()
+        http2 = Http2(raw)
+        await http2.start()
+        about = {"accept": "text/event-stream", "acp_connection_id": client.connection_id}
+        with trio.fail_after(15):
+            first = http2.open_stream("GET", "/acp", **about)
+            await http2.flush()
+            asked = await client.call("authenticate")
+            told = f'"id":{asked}'.encode()
+            while told not in http2.bodies.get(first, b""):
+                await http2.step()
+            http2.connection.reset_stream(first)
+            await http2.flush()
+            second = http2.open_stream("GET", "/acp", **about)
+            await http2.flush()
+            while told not in http2.bodies.get(second, b""):
+                await http2.step()
+
+
 async def test_supersede_while_the_old_stream_is_stuck() -> None:
     """C-012: 200 with its replay at once; the stuck socket is closed by the server within seconds; the turn goes on."""
     async with acp_sockets(max_queued_events=100_000, max_queued_bytes=2**30) as place:

@@ -157,6 +157,11 @@ class _Exchange:
         self._disconnected = False
         self._on_gone: Callable[[], None] | None = None
 
+    @property
+    def closed(self) -> bool:
+        """As `server.guard_stream.GuardedHttpStream.closed`."""
+        return self._disconnected
+
     def on_gone(self, call: Callable[[], None] | None) -> None:
         """As `server.guard_stream.GuardedHttpStream.on_gone`."""
         self._on_gone = call

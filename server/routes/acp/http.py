@@ -232,7 +232,7 @@ class _Get:
 
     def _carrier(self) -> Carrier:
         transport = connection_of(request.scope)
-        return Carrier(SSE, transport.hurry, was_cut=lambda: transport.cut)
+        return Carrier(SSE, transport.hurry, was_cut=lambda: transport.cut, is_over=lambda: transport.over)
 
     def _stream(self, stream: OutStream, headers: dict[str, str]) -> Response:
         async def read() -> bytes | None:

@@ -63,6 +63,8 @@ class Carrier:
     """Give a send in progress so many seconds more."""
     was_cut: Callable[[], bool] = lambda: False
     """Whether the peer went without a goodbye: then what the transport took last may never have arrived."""
+    is_over: Callable[[], bool] = lambda: False
+    """Whether the peer has left: a transport goes on taking frames for a moment, and drops them."""
     shared: bool = False
     """All streams of the connection are one socket: what one of them is writing arrives before what the next one does."""
 
@@ -99,7 +101,7 @@ class OutStream(ABC):
 
     def take_nowait(self) -> list[bytes]:
         """What can be sent at once, perhaps nothing."""
-        return [] if self._stopped else self._collect()
+        return [] if self._stopped or self._carrier.is_over() else self._collect()
 
     def wake(self) -> None:
         """There may be something to send."""

@@ -382,6 +382,19 @@ async def test_a_goodbye_leaves_no_doubt(autojump_clock: MockClock) -> None:
         assert "reply:1" not in (await take(binding.open_stream(core.carrier, 0)) or [])
 
 
+async def test_nothing_is_given_to_a_transport_whose_peer_has_left(autojump_clock: MockClock) -> None:
+    """ACP-123, issue 3: it takes frames for a moment more, and drops them."""
+    left = False
+    async with acp_core() as core:
+        binding = await core.own(core.connect())
+        stream = binding.open_stream(Carrier(SSE, core.hurried.append, is_over=lambda: left))
+        left = True
+        binding.reply(reply(1))
+        assert await nothing(stream)
+        stream.close()
+        assert await take(binding.open_stream(core.carrier)) == ["reply:1"]
+
+
 async def test_a_superseded_stream_leaves_doubt(autojump_clock: MockClock) -> None:
     """C-012: the old socket may be half dead, with the reply still in it."""
     async with acp_core() as core:
