@@ -83,6 +83,7 @@ class Link:
         self._timer = trio.CancelScope()
         self._flow = trio.Event()
         self._told = False
+        self._opens = 0
         self._concluded = False
 
     async def run(self) -> None:
@@ -106,9 +107,9 @@ class Link:
                 await trio.aclose_forcefully(self._stream)
 
     @property
-    def packets(self) -> int:
-        """Received so far."""
-        return self._splitter.count
+    def said(self) -> int:
+        """Packets received but for SESSION_OPENs: a client that sends many of those has not read an answer yet."""
+        return self._splitter.count - self._opens
 
     # For those who carry out operations
 
@@ -294,7 +295,7 @@ class Link:
             if machine.end_cause in _ENDED_FOR_ALL:
                 self.service.end_session(session, CancelReason.SESSION_CLOSED)
             else:
-                if machine.end_cause not in _CUT or (session.doubt and session.doubt.packets != self.packets):
+                if machine.end_cause not in _CUT or (session.doubt and session.doubt.said < self.said):
                     self.service.registry.settle_doubt(session)
                 self.service.detach(session)
         self._flow.set()
@@ -316,6 +317,7 @@ def _act_on_hello(link: Link, event: events.HelloReceived, now: float) -> None:
 
 
 def _act_on_open(link: Link, event: events.SessionOpenReceived, now: float) -> None:
+    link._opens += 1
     open_session(link, event, now)
 
 

@@ -177,7 +177,7 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     assert machine is not None
     take_over(link, held, machine)
     service.registry.enter(held, token)
-    service.registry.keep_former(held, Doubt(used, link.packets, trio.current_time()))
+    service.registry.keep_former(held, Doubt(used, link.said, trio.current_time()))
     link.flush()
     announce_schemas(link, machine)
     if plan.first_available is not None:

@@ -36,8 +36,8 @@ class Doubt:
 
     token: bytes
     """The one it was asked for with."""
-    packets: int
-    """Received on its connection by then."""
+    said: int
+    """`Link.said` of its connection by then."""
     since: float
 
 
@@ -99,7 +99,7 @@ class ServedSession:
         if doubt is None:
             return False
         silent = trio.current_time() - doubt.since >= SILENCE
-        return link is None or (silent and link.packets == doubt.packets)
+        return link is None or (silent and link.said <= doubt.said)
 
     @property
     def tells_state(self) -> bool:
