@@ -151,6 +151,7 @@ def _resumable(held: ServedSession, presented: bytes) -> Resumable:
         terms.schema_id,
         terms.schema_version,
         held.principal,
+        resume_enabled=held.machine.closing is None,
         expires_at=held.expires_at,
         oldest_event_id=_oldest_event_id(held),
     )

@@ -202,9 +202,9 @@ class NnrpService:
             session.worker.close()
 
     def detach(self, session: ServedSession) -> None:
-        """The session has lost its connection: it waits for its client, or is over."""
+        """The session has lost its connection: it waits for its client, or is over. One that was being closed is over."""
         session.link = None
-        if session.resumable and not self.draining:
+        if session.resumable and not self.draining and session.machine.closing is None:
             self.registry.detach(session)
         else:
             self.end_session(session, CancelReason.OWNER_GONE)

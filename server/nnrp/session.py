@@ -173,5 +173,11 @@ class ServedSession:
 
     @property
     def closed_here(self) -> bool:
-        """Whether the session has ended by its own close while the connection goes on."""
-        return self.machine.state is SessionState.CLOSED and self.link is not None and not self.link.machine.closed
+        """Whether the session has ended by its own close, perhaps in the step that also ended its connection. One that ends
+        with its connection is still among that one's sessions, and whoever concludes the connection sees to it."""
+        machine, link = self.machine, self.link
+        return (
+            machine.state is SessionState.CLOSED
+            and link is not None
+            and link.machine.sessions.get(machine.session_id) is not machine
+        )

@@ -6,10 +6,20 @@ import pytest
 import trio
 import trio.testing
 
-from protocol.nnrp.enums import CacheAckStatus, MessageType, ObjectKind, SessionStatus, TransportId
+from protocol.nnrp.enums import (
+    CacheAckStatus,
+    InFlightPolicy,
+    MessageType,
+    ObjectKind,
+    SessionErrorCode,
+    SessionFlags,
+    SessionStatus,
+    TransportId,
+)
 from protocol.nnrp.messages import (
     CacheAck,
     CachePut,
+    Close,
     SessionClose,
     SessionCloseAck,
     SessionMigrate,
@@ -17,7 +27,7 @@ from protocol.nnrp.messages import (
     SessionOpenAck,
 )
 from server.nnrp.writer import ANSWER_BYTES, HIGH_BYTES, Writer
-from tests.support.nnrp import HELLO, OPEN, raw, serving_nnrp
+from tests.support.nnrp import HELLO, OPEN, Served, raw, serving_nnrp, token_of
 
 U64 = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -75,3 +85,46 @@ async def test_endings_that_wait_for_no_room_stop_the_reading_all_the_same() -> 
     assert not writer.flooded
     writer.write([drop], result=True)
     assert writer.flooded
+
+
+RESUMABLE = OPEN.replace(session_flags=SessionFlags.ALLOW_RESUME)
+
+
+async def refused(served: Served, session_id: int, token: bytes) -> None:
+    """A resume with this token is refused, and for that reason."""
+    async with served.peer() as peer:
+        ack = (await peer.open(RESUMABLE.replace(requested_session_id=session_id), token=token)).metadata
+        assert isinstance(ack, SessionOpenAck)
+        assert (ack.session_status, ack.session_error_code) == (
+            SessionStatus.REJECTED,
+            SessionErrorCode.RESUME_REJECTED,
+        )
+
+
+async def test_a_session_whose_close_ends_with_its_connection_is_over() -> None:
+    """Issue 5, close cascade: SESSION_CLOSE and CLOSE in one breath, with an operation in flight. Its end completes both in one
+    step; the session must be gone, and its token with it."""
+    async with serving_nnrp() as served, served.peer() as peer:
+        token = token_of(await peer.open(RESUMABLE))
+        await peer.submit(1, b"sleep=60000;")
+        await served.wait_until(lambda: served.service.statistics().operations == 1)
+        close = SessionClose(in_flight_policy=InFlightPolicy.ABORT)
+        await peer.stream.send_all(raw(close, session_id=1) + raw(Close()))
+        await served.wait_until(lambda: served.service.statistics().connections == 0)
+        assert served.service.statistics().sessions == 0
+        await refused(served, 1, token)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_session_that_is_being_closed_cannot_be_resumed(lost: bool) -> None:
+    """nnrp-wire 13.2, 13.3: SESSION_CLOSE is for good, while it drains as well, and when the connection is lost meanwhile."""
+    async with serving_nnrp() as served, served.peer() as peer:
+        token = token_of(await peer.open(RESUMABLE))
+        await peer.submit(1, b"sleep=60000;")
+        await peer.send(SessionClose(drain_timeout_ms=60_000), session_id=1)
+        await peer.receive(MessageType.SESSION_CLOSE_ACK)
+        if lost:
+            await trio.aclose_forcefully(peer.stream)
+            await served.wait_until(lambda: served.service.statistics().connections == 0)
+            assert served.service.statistics().sessions == 0
+        await refused(served, 1, token)
