@@ -315,7 +315,8 @@ def finish(
     if link is None or link.machine.closed:
         ending = machine.finish(operation, wanted)
     else:
-        link.flush()  # what was queued before comes before: the answer to the SESSION_OPEN, for one
+        if link.machine.has_messages:
+            link.flush()  # what was queued before comes before: the answer to the SESSION_OPEN, for one
         ending = link.machine.finish(machine, operation, wanted, trio.current_time())
     if ending is Ending.SILENT and not abandoned and session.journal is not None and not session.over:
         ending = Ending.PUSH if operation.state is OperationState.COMPLETED else Ending.DROP

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import attrs
+import msgspec
 
 from protocol.layout import Buffer
 from protocol.nnrp.bodies import DataBody
@@ -34,8 +35,7 @@ _NO_KIND: Final = PayloadKind(0)
 _NO_FLAGS: Final = DescriptorFlags(0)
 
 
-@attrs.frozen(slots=True, eq=False)
-class Submit:
+class Submit(msgspec.Struct, frozen=True, eq=False):
     """One FRAME_SUBMIT. Large payloads are views of what was read; copy what is kept for long."""
 
     metadata: FrameSubmit

@@ -31,6 +31,7 @@ from protocol.nnrp.enums import ConnectionState, MessageType
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.extensions import NO_FEATURES
 from protocol.nnrp.header import Header
+from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.events import EndCause, Event, SessionCloseProgress
 from protocol.nnrp.machines.layers.core import ConnectionCounters, ConnectionLimits, Side
 from protocol.nnrp.machines.layers.data import DataFlow
@@ -131,14 +132,16 @@ class Connection(DataFlow):
                 self._end(EndCause.HANDSHAKE_TIMEOUT)
             return []
         if now >= self._last_received + self.limits.idle_timeout:
-            self._end(EndCause.IDLE_TIMEOUT)
-            return []
+            if not self._waits_in_silence:
+                self._end(EndCause.IDLE_TIMEOUT)
+                return []
+            self._last_received = now
         events = self._close_deadlines(now)
         for store in list(self._stores.values()):
             store.cache.handle_deadline(now)
         if self.state is ConnectionState.DRAINING and now >= self._drain_deadline:
             self._finish_drain()
-        elif now >= self._keepalive_at() and self.may_send(MessageType.PING):
+        elif now >= self._keepalive_at():
             self._last_sent = now
             self._outbox.append(Outgoing(Ping()))
         return events
@@ -150,17 +153,34 @@ class Connection(DataFlow):
             return math.inf
         if self.state in (ConnectionState.INIT, ConnectionState.NEGOTIATING):
             return self._created_at + self.limits.handshake_timeout
-        leases = min((store.cache.next_deadline() for store in self._stores.values()), default=math.inf)
-        return min(
-            self._last_received + self.limits.idle_timeout,
-            self._drain_deadline if self.state is ConnectionState.DRAINING else math.inf,
-            self._keepalive_at() if self.may_send(MessageType.PING) else math.inf,
-            self._next_close_deadline(),
-            leases,
-        )
+        limits = self.limits
+        soonest = self._last_received + limits.idle_timeout
+        if self._last_sent + limits.keepalive_interval < soonest and self.may_send(MessageType.PING):
+            soonest = self._keepalive_at()
+        if self.state is ConnectionState.DRAINING:
+            soonest = min(soonest, self._drain_deadline)
+        if self._closing:
+            soonest = min(soonest, self._next_close_deadline())
+        if self._stores:
+            soonest = min(soonest, *[store.cache.next_deadline() for store in self._stores.values()])
+        return soonest
 
     def _keepalive_at(self) -> float:
-        return self._last_sent + self.limits.keepalive_interval
+        """When to send a PING: as a client after silence of our own, as a server after the peer's, to hear that it is there.
+        A server asks only who has opened a session after a hello: the other dialects do not answer (2.6, 13.8)."""
+        if not self.may_send(MessageType.PING):
+            return math.inf
+        if self.side is Side.CLIENT:
+            return self._last_sent + self.limits.keepalive_interval
+        if self.dialect is not Dialect.NATIVE or not self.sessions:
+            return math.inf
+        return max(self._last_sent, self._last_received) + self.limits.keepalive_interval
+
+    @property
+    def _waits_in_silence(self) -> bool:
+        """Whether the silent peer waits for a result of ours, and is one that could not be asked whether it is there."""
+        asked = self.side is Side.CLIENT or self.dialect is Dialect.NATIVE
+        return not asked and self.window.in_flight > 0
 
     def note_sent(self, now: float) -> None:
         """Something was written: keepalive counts from here."""

@@ -14,7 +14,7 @@ from protocol.errors import Reach
 from protocol.nnrp.enums import CancelScopeKind, OperationState, PriorityClass, SessionFlagsAck, SessionState
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.machines.credit import UNLIMITED, Applied, CreditUpdate, Hold, Window, session_limit
-from protocol.nnrp.machines.operation import TERMINAL_STATES, Operation, OperationEffect
+from protocol.nnrp.machines.operation import OPERATION, TERMINAL_STATES, Operation, OperationEffect
 from protocol.nnrp.machines.operations import OperationTable
 from protocol.nnrp.machines.schemas import SchemaBinding
 from protocol.nnrp.machines.session_table import SESSION, SessionEffect, SessionInput
@@ -45,6 +45,8 @@ _ACCEPTED = OperationState.ACCEPTED
 _RUNNING = OperationState.RUNNING
 _COMPLETED = OperationState.COMPLETED
 _BACKGROUND = PriorityClass.BACKGROUND
+#: Where an operation gets that is done as soon as it is accepted: by two steps of its table, taken here once.
+_DONE_AT_ONCE = OPERATION.step(OPERATION.step(_ACCEPTED, _RUNNING)[0], _COMPLETED)[0]
 _BACKGROUND_RESULTS = int(SessionFlagsAck.BACKGROUND_RESULTS_ENABLED)
 
 
@@ -299,9 +301,9 @@ class Session:
             raise ValueError(f"operation {operation.operation_id} settled twice")
         if operation.ended:
             self.suppressed += wanted is _COMPLETED
+        elif operation.state is _ACCEPTED and wanted is _COMPLETED:
+            operation.state = _DONE_AT_ONCE
         else:
-            if operation.state is _ACCEPTED and wanted is _COMPLETED:
-                operation.advance(_RUNNING)
             operation.advance(wanted)
         self._settle(operation)
         if self.state is _CLOSED:
@@ -318,10 +320,13 @@ class Session:
             if wanted in TERMINAL_STATES:
                 self._settle(operation)
             return operation, Delivery.LATE
-        if operation.state is _ACCEPTED and wanted is not _RUNNING:
-            operation.advance(_RUNNING)
-        if operation.advance(wanted) is OperationEffect.PROGRESS:
-            return operation, Delivery.PROGRESS
+        if operation.state is _ACCEPTED and wanted is _COMPLETED:
+            operation.state = _DONE_AT_ONCE
+        else:
+            if operation.state is _ACCEPTED and wanted is not _RUNNING:
+                operation.advance(_RUNNING)
+            if operation.advance(wanted) is OperationEffect.PROGRESS:
+                return operation, Delivery.PROGRESS
         self._settle(operation)
         return operation, Delivery.FINAL
 
@@ -418,9 +423,10 @@ class Session:
         self.operations.settle(operation)
         self._connection_window.release()
         self.window.release()
-        for windows in (self._operation_windows, self._reverse_windows):
-            if windows is not None:
-                windows.pop(operation.operation_id, None)
+        if self._operation_windows is not None:
+            self._operation_windows.pop(operation.operation_id, None)
+        if self._reverse_windows is not None:
+            self._reverse_windows.pop(operation.operation_id, None)
 
     def _waiting_for(self, frame_id: int, subject: str) -> Operation:
         self._step(_TRAFFIC, subject, frame_id)

@@ -32,7 +32,8 @@ _LONGEST: Final = 256
 _MAX_PARTS: Final = 100_000
 _CLEAR: Final = ~int(DescriptorFlags.PARTIAL | DescriptorFlags.TERMINAL)
 _TERMINAL, _PARTIAL = DescriptorFlags.TERMINAL, DescriptorFlags.PARTIAL
-_TYPED: Final = ~int(PayloadKind.TENSOR)
+_TENSOR: Final = int(PayloadKind.TENSOR)
+_NO_KIND: Final = PayloadKind(0)
 
 
 @attrs.define(slots=True)
@@ -121,11 +122,12 @@ def _piece(payload: TypedPayload, index: int, parts: int) -> TypedPayload:
 
 
 def _answer(submit: Submit, payloads: list[TypedPayload], tensor: TensorBody | None = None) -> Answer:
-    kinds = submit.metadata.payload_kind_bitmap
-    whole = tensor if tensor is not None and int(kinds) & PayloadKind.TENSOR.value else None
+    kinds, whole = submit.metadata.payload_kind_bitmap, None
+    if int(kinds) & _TENSOR:
+        kinds, whole = PayloadKind(int(kinds) & ~_TENSOR), tensor
     return Answer(
         payloads=tuple(payloads),
-        kinds=PayloadKind(int(kinds) & _TYPED) if payloads else PayloadKind(0),
+        kinds=kinds if payloads else _NO_KIND,
         tensor=whole,
         profile_id=submit.session.terms.profile_id,
     )
