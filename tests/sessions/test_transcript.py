@@ -47,7 +47,7 @@ def test_what_is_no_plain_text_is_left_alone() -> None:
     assert compact([image, broken, user]) == [image, broken, user]
 
 
-@pytest.mark.parametrize("depth", [50, 200, 900, 990, 5000])
+@pytest.mark.parametrize("depth", [50, 200, 900, 990, 200_000])
 def test_deep_nesting_costs_the_merging_and_nothing_else(depth: int) -> None:
     """REST-031: an update that was taken in is shown, though it cannot be taken apart from where it is read."""
     head = b'{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"x"'

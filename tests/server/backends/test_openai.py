@@ -200,7 +200,7 @@ async def test_what_models_say_that_is_no_text() -> None:
         (Canned({"error": {"message": "out of memory"}}), "out of memory", None),
         (Canned(delta(content="x")), "in the middle", "protocol_error"),
         (Canned(b"{nonsense"), "Malformed", "protocol_error"),
-        (Canned(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}"), "Malformed", "protocol_error"),
+        (Canned(b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}"), "Malformed", "protocol_error"),
         (Canned(raw=b"data: " + b"x" * (17 * 2**20)), "Malformed", "protocol_error"),
     ],
     ids=["401", "429", "502", "error in the stream", "cut", "no JSON", "deep", "no end"],
