@@ -155,8 +155,8 @@ class Connection(DataFlow):
             return self._created_at + self.limits.handshake_timeout
         limits = self.limits
         soonest = self._last_received + limits.idle_timeout
-        if self._last_sent + limits.keepalive_interval < soonest and self.may_send(MessageType.PING):
-            soonest = self._keepalive_at()
+        if self._last_sent + limits.keepalive_interval < soonest:
+            soonest = min(soonest, self._keepalive_at())
         if self.state is ConnectionState.DRAINING:
             soonest = min(soonest, self._drain_deadline)
         if self._closing:
