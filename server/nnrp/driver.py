@@ -20,6 +20,7 @@ from protocol.nnrp.machines.reading import cancel_scope
 from protocol.nnrp.messages import FrameSubmit
 from protocol.nnrp.packet import RawPacket
 from protocol.nnrp.splitter import Splitter
+from server.guard_arrival import everything_arrived
 from server.nnrp.announcing import log_answer
 from server.nnrp.cache_metrics import log_invalidation, log_put
 from server.nnrp.hello import answer_hello
@@ -84,6 +85,8 @@ class Link:
         self._flow = trio.Event()
         self._told = False
         self._opens = 0
+        self._crossed = False
+        """The peer's goodbye has crossed something of ours, which nobody reads."""
         self._concluded = False
 
     async def run(self) -> None:
@@ -175,6 +178,7 @@ class Link:
                 self.flush()
                 return
             if not data:
+                self._crossed = not _has_read_all(self._stream)
                 machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)
                 return
             self._take(data)
@@ -295,7 +299,8 @@ class Link:
             if machine.end_cause in _ENDED_FOR_ALL:
                 self.service.end_session(session, CancelReason.SESSION_CLOSED)
             else:
-                if machine.end_cause not in _CUT or (session.doubt and session.doubt.said < self.said):
+                cut = self._crossed or machine.end_cause in _CUT
+                if not cut or (session.doubt and session.doubt.said < self.said):
                     self.service.registry.settle_doubt(session)
                 self.service.detach(session)
         self._flow.set()
@@ -314,6 +319,12 @@ class Link:
 
 def _act_on_hello(link: Link, event: events.HelloReceived, now: float) -> None:
     answer_hello(link, event)
+
+
+def _has_read_all(stream: trio.abc.Stream) -> bool:
+    while isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    return not isinstance(stream, trio.SocketStream) or everything_arrived(stream.socket)
 
 
 def _act_on_open(link: Link, event: events.SessionOpenReceived, now: float) -> None:
