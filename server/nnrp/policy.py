@@ -26,6 +26,8 @@ Authenticate = Callable[[bytes], Principal | None]
 
 _DRAIN: Final = 5.0
 """Seconds operations in flight may go on after a CLOSE (nnrp-wire 13.1)."""
+_ASKS: Final = 3
+"""A silent client is asked with PING when the first of so many parts of the idle timeout has passed."""
 
 
 def token_check(token: str | None) -> Authenticate:
@@ -75,6 +77,7 @@ class ServingPolicy:
             limits=ConnectionLimits(
                 handshake_timeout=config.nnrp_handshake_timeout_ms / 1000,
                 idle_timeout=config.nnrp_idle_timeout_ms / 1000,
+                keepalive_interval=config.nnrp_idle_timeout_ms / _ASKS / 1000,
                 drain_timeout=min(_DRAIN, config.drain_ms / 2000) if config.drain_ms else 0.0,
                 cache=CacheLimits(default_ttl_ms=lease_ms),
                 cache_pool=CachePool(config.nnrp_cache_bytes),

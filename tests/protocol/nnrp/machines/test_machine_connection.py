@@ -565,6 +565,49 @@ def test_keepalive_goes_where_it_is_answered() -> None:
     assert bare.server.machine.next_deadline() == 120.0
 
 
+def test_a_server_asks_a_silent_client_that_answers() -> None:
+    """Issue 5: keepalive where the peer allows. PONG keeps the connection; what merely said hello may be nnrp-py, which reads
+    no PING while it waits for something else (2.6)."""
+    duo = Duo(limits=ConnectionLimits(keepalive_interval=40.0))
+    duo.connect()
+    server = duo.server.machine
+    assert server.next_deadline() == 120.0
+    duo.client.machine.limits = ConnectionLimits()
+    duo.open()
+    for round_ in range(1, 10):
+        assert server.next_deadline() == 40.0 * round_
+        duo.now = 40.0 * round_
+        server.handle_deadline(duo.now)
+        duo.pump()
+        duo.server.last(PongReceived)
+        assert not server.closed
+    server.handle_deadline(400.0)
+    server.handle_deadline(480.0)
+    assert server.end_cause is EndCause.IDLE_TIMEOUT, "a PING that nobody answers saves nobody"
+
+
+@pytest.mark.parametrize("dialect", [Dialect.BARE, Dialect.IMPLICIT])
+def test_who_cannot_be_asked_may_wait_for_a_result(dialect: Dialect) -> None:
+    """nnrp-wire 2.6, 13.8: these peers are silent while they wait and answer no PING; an operation that takes longer than the
+    idle timeout must not cost them its result."""
+    duo = implicit() if dialect is Dialect.IMPLICIT else Duo(client_dialect=Dialect.BARE)
+    session = duo.client.last(HelloAccepted).implicit if dialect is Dialect.IMPLICIT else duo.open(session_id=9)[0]
+    assert session is not None
+    operation = duo.submit(session)
+    server = duo.server.machine
+    assert server.dialect is dialect
+    theirs = server.sessions[9]
+    server.handle_deadline(120.0)
+    server.handle_deadline(240.0)
+    assert not server.closed
+    assert server.next_deadline() == 360.0
+    served = theirs.operations.of_frame(operation.frame_id)
+    assert served is not None
+    server.finish(theirs, served, OperationState.COMPLETED, 300.0)
+    server.handle_deadline(360.0)
+    assert server.end_cause is EndCause.IDLE_TIMEOUT
+
+
 # Errors at their scope
 
 
