@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import warnings
@@ -390,3 +391,20 @@ async def test_the_client_alone_can_prompt(transport: str, autojump_clock: Clock
         assert (await client.prompt(created.session_id, [{"type": "text", "text": "x"}])).stop_reason == "end_turn"
         await client.set_mode(created.session_id, "plan")
         assert client.counters.count(created.session_id) == 0
+
+
+@pytest.mark.parametrize("subscribed", [False, True])
+async def test_an_old_daemon_answers_a_prompt_with_its_outcome(subscribed: bool, autojump_clock: Clock) -> None:
+    """REST-063: the blocking form, 200 with the stop reason, is an outcome like any other."""
+    async with fake_daemon() as daemon, client_of(daemon) as client:
+        session = await DaemonSessionClient.create_or_attach(client)
+
+        async def blocking(exchange: Exchange) -> None:
+            await trio.sleep(20)
+            await exchange.answer(200, {"stopReason": "max_tokens"})
+
+        daemon.overrides[f"POST /session/{session.session_id}/prompt"] = blocking
+        async with contextlib.AsyncExitStack() as stack:
+            if subscribed:
+                await stack.enter_async_context(session.events())
+            assert (await session.prompt("x")).stop_reason == "max_tokens"

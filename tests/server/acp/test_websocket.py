@@ -13,6 +13,7 @@ from sessions import Operation, TurnResult
 from tests.support.acp import Talker, acp_place, prompt_params
 from tests.support.engine import said, terminals
 from tests.support.fake_runner import SCRIPTS, FakeRunner, FakeSession
+from tests.support.http import Reply
 
 SELECT_A = {"outcome": {"outcome": "selected", "optionId": "a"}}
 
@@ -521,3 +522,23 @@ async def test_a_session_nobody_was_told_of_does_not_outlive_its_socket(autojump
             await trio.sleep(1)
         await trio.sleep(30)
         assert place.harbour.sessions == []
+
+
+async def test_one_queue_for_both_surfaces(autojump_clock: MockClock) -> None:
+    """REST-066, ACP-210: what one wire has queued counts on the other, and both refuse the sixth in their own words."""
+    async with acp_place() as place, place.socket() as talker:
+        session_id = await talker.new_session()
+        body = msgspec.json.encode({"prompt": [{"type": "text", "text": "hold"}]})
+
+        async def post() -> Reply:
+            return await place.driver.request(
+                "POST", f"/session/{session_id}/prompt", body=body, content_type="application/json"
+            )
+
+        for number in range(3):
+            talker.call("session/prompt", prompt_params(session_id, "hold"), id=10 + number)
+        await wait_all_tasks_blocked()
+        assert [(await post()).status for _ in range(3)] == [202, 202, 503]
+        error = await talker.error("session/prompt", prompt_params(session_id, "hold"))
+        assert error["data"]["errorKind"] == "prompt_queue_full"
+        assert place.session(session_id).prompts.count == 5

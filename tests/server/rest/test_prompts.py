@@ -77,7 +77,7 @@ async def test_malformed_client_id(api: Api, session_id: str, client_id: str) ->
 
 
 async def test_accepted(api: Api, session_id: str) -> None:
-    """REST-062: the head before the prompt, so that its terminal event cannot be missed."""
+    """REST-062: the head before the prompt, so that its terminal event cannot be missed. REST-063: never the blocking form."""
     await api.run(session_id, "one")
     reply = await api.prompt(session_id, "two")
     body = reply.json()
@@ -109,6 +109,15 @@ async def test_queue_full(api: Api, session_id: str, runner: RestRunner) -> None
     assert (await api.prompt(session_id, "hold")).status == 202
     assert (await api.prompt(session_id, "hold")).status == 503
     assert all(each.request.text() == "hold" for each in runner.started)
+
+
+async def test_nothing_is_rated(api: Api, session_id: str) -> None:
+    """REST-110, ACP-048: there is no rate limit unless somebody puts one in front."""
+    reads = [(await api.get("/capabilities")).status for _ in range(150)]
+    mutations = [(await api.post(f"/session/{session_id}/heartbeat")).status for _ in range(50)]
+    prompts = [(await api.run(session_id, "again")) is not None for _ in range(15)]
+    assert {*reads, *mutations} == {200}
+    assert all(prompts)
 
 
 async def test_queue_without_a_limit(start: StartApi) -> None:
