@@ -56,6 +56,11 @@ _REASONS: Final = {
 }
 _CUT: Final = (events.EndCause.TRANSPORT_LOST, events.EndCause.IDLE_TIMEOUT)
 """What we said last may never have arrived."""
+_BECAUSE: Final = {
+    Dialect.NATIVE: "CLIENT_HELLO came first",
+    Dialect.IMPLICIT: "a submit in the session of the hello, without SESSION_OPEN",
+    Dialect.BARE: "SESSION_OPEN came first",
+}
 _ENDED_FOR_ALL: Final = (events.EndCause.PEER_CLOSED, events.EndCause.WE_CLOSED)
 """A CLOSE closes every session of the connection; after anything else a session may be resumed."""
 
@@ -83,7 +88,7 @@ class Link:
         self._reading = trio.CancelScope()
         self._timer = trio.CancelScope()
         self._flow = trio.Event()
-        self._told = False
+        self._told = Dialect.UNKNOWN
         self._opens = 0
         self._crossed = False
         """The peer's goodbye has crossed something of ours, which nobody reads."""
@@ -244,8 +249,8 @@ class Link:
         except NnrpError as fault:
             machine.receive_violation(fault)
             self._note(fault)
-        if not self._told:
-            self._tell_dialect()
+        if machine.dialect is not self._told:
+            self._tell_dialect(machine.dialect)
         self.flush()
         self.writer.release()
         self._retime()
@@ -266,11 +271,13 @@ class Link:
         self.service.violations += 1
         log.info("nnrp_violation", transport=self.transport, fault=str(fault), fatal=fault.fatal)
 
-    def _tell_dialect(self) -> None:
-        dialect = self.machine.dialect
-        if dialect is not Dialect.UNKNOWN:
-            self._told = True
-            log.info("nnrp_dialect", transport=self.transport, dialect=dialect.name.lower())
+    def _tell_dialect(self, dialect: Dialect) -> None:
+        """Which dialect, and why (nnrp-wire 2.6). A peer that has said hello shows only by its first submit that it is nnrp-py."""
+        self._told = dialect
+        because = _BECAUSE[dialect]
+        if dialect is Dialect.IMPLICIT and self.machine.offer is None:
+            because = "SESSION_MIGRATE came first"
+        log.info("nnrp_dialect", transport=self.transport, dialect=dialect.name.lower(), because=because)
 
     def _retime(self) -> None:
         deadline = self.machine.next_deadline()

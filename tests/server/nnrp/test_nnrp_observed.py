@@ -9,10 +9,11 @@ import trio
 from structlog.testing import capture_logs
 
 from client.nnrp import NnrpCacheRefused, NnrpOperationEnded, ObjectVersion, SubmitOptions, open_nnrp
-from protocol.nnrp.enums import BudgetPolicy, InvalidateScope, PayloadKind
+from protocol.nnrp.enums import BudgetPolicy, InvalidateScope, MessageType, PayloadKind, TransportId
+from protocol.nnrp.messages import SessionMigrate
 from server.nnrp import PAUSE, NnrpService, SchedulingPolicy, ServingPolicy
 from server.nnrp.submit import Answer, Emit, Submit, text_payload
-from tests.support.nnrp import functions, serving_nnrp
+from tests.support.nnrp import HELLO, functions, serving_nnrp
 
 
 def metrics(service: NnrpService) -> dict[str, float]:
@@ -107,3 +108,25 @@ async def test_hits_misses_and_leases() -> None:
     assert [each["ttl_ms"] for each in puts] == [30_000, 1, 0]
     (gone,) = lines(logs, "nnrp_cache_invalidated")
     assert (gone["scope"], gone["reason"], gone["objects"]) == ("object_key", "version_mismatch", 1)
+
+
+async def test_the_log_says_which_dialect_was_chosen_and_why() -> None:
+    """Issue 5, Dialects: one line when it is chosen, another when a peer that said hello turns out to be nnrp-py (2.6)."""
+    with capture_logs() as logs:
+        async with serving_nnrp() as served:
+            async with served.peer(hello=False) as peer:
+                await peer.send(HELLO.replace(requested_session_id=5))
+                await peer.receive(MessageType.SERVER_HELLO_ACK)
+                await peer.submit(1, session_id=5)
+                await peer.receive(MessageType.RESULT_PUSH)
+            async with served.peer(hello=False) as peer:
+                await peer.open()
+            async with served.peer(hello=False) as peer:
+                await peer.send(SessionMigrate(TransportId.QUIC, TransportId.TCP), session_id=5)
+                await peer.receive(MessageType.SESSION_MIGRATE_ACK)
+    assert [(each["dialect"], each["because"]) for each in lines(logs, "nnrp_dialect")] == [
+        ("native", "CLIENT_HELLO came first"),
+        ("implicit", "a submit in the session of the hello, without SESSION_OPEN"),
+        ("bare", "SESSION_OPEN came first"),
+        ("implicit", "SESSION_MIGRATE came first"),
+    ]
