@@ -16,6 +16,8 @@ __all__ = ["Writer"]
 _HIGH: Final = 1024 * 1024
 _DIRECT: Final = 64 * 1024
 """Up to here what is queued may be sent in the step that queued it."""
+_PIECE: Final = 2048
+"""From here on it is, without waiting for the end of the step: the server begins on it while we go on."""
 
 
 class Writer:
@@ -25,7 +27,7 @@ class Writer:
     def __init__(self, stream: trio.abc.SendStream, timeout: float) -> None:
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
-        self._sending = False
+        self._busy = False
         self._held = False
         self._timeout = timeout
         self._queue: list[Buffer] = []
@@ -40,6 +42,8 @@ class Writer:
         for part in parts:
             self._queue.append(part)
             self.size += len(part)
+        if self._socket is not None and self.size >= _PIECE:
+            self._send_nowait(self._socket)
         if not self._held:
             self._more.set()
 
@@ -51,7 +55,7 @@ class Writer:
         """Send what has been written since `hold`: in this step if it is little, the stream a plain socket, and nothing being
         sent, so that it costs no task switch. Otherwise, and where the socket does not take it all, `run` does it."""
         self._held = False
-        if self._socket is not None and not self._sending and 0 < self.size <= _DIRECT:
+        if self._socket is not None:
             self._send_nowait(self._socket)
         if self._queue:
             self._more.set()
@@ -79,19 +83,24 @@ class Writer:
                 await self._more.wait()
                 continue
             batch, self._queue = self._queue, []
-            self._sending = True
+            self._busy = True
             for chunk in chunks(batch):
                 await self._send(chunk)
-            self._sending = False
+            self._busy = False
 
     def _send_nowait(self, socket: trio.socket.SocketType) -> None:
+        """What goes to the socket without waiting. When it does not take everything, `run` sends the rest, and all that comes
+        until then."""
+        if self._busy or not 0 < self.size <= _DIRECT:
+            return
         data = self._queue[0] if len(self._queue) == 1 else b"".join(self._queue)
         try:
             sent = os.write(socket.fileno(), data)
         except OSError:
-            return  # full, or broken: `run` meets the same, and waits or says so
+            sent = 0  # full, or broken: `run` meets the same, and waits or says so
         self.size -= sent
-        self._queue = [memoryview(data)[sent:]] if self.size else []
+        self._busy = self.size > 0
+        self._queue = [memoryview(data)[sent:]] if self._busy else []
 
     async def _send(self, data: Buffer) -> None:
         with trio.fail_after(self._timeout):

@@ -22,6 +22,8 @@ that could not wait though the queue was full: drops, what was sent before an en
 
 DIRECT_BYTES: Final = 64 * 1024
 """Up to here what is queued may be sent in the step that queued it."""
+_PIECE: Final = 2048
+"""From here on it is, without waiting for the end of the step: the peer begins on it while we go on."""
 
 
 class Writer:
@@ -34,7 +36,7 @@ class Writer:
     def __init__(self, stream: trio.abc.SendStream, *, timeout: float, high: int = HIGH_BYTES) -> None:
         self._stream = stream
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
-        self._sending = False
+        self._busy = False
         self._held = False
         self._timeout = timeout
         self._high = high
@@ -67,6 +69,8 @@ class Writer:
         self.size += size
         if not result or self.size - size >= self._high:
             self._answers += size
+        if self._socket is not None and self.size >= _PIECE:
+            self._send_nowait(self._socket)
         if not self._held:
             self._more.set()
 
@@ -78,7 +82,7 @@ class Writer:
         """Send what has been written since `hold`: in this step if it is little, the stream a plain socket, and nothing being
         sent, so that answers cost no task switch. Otherwise, and where the socket does not take it all, `run` does it."""
         self._held = False
-        if self._socket is not None and not self._sending and 0 < self.size <= DIRECT_BYTES:
+        if self._socket is not None:
             self._send_nowait(self._socket)
         if self._queue:
             self._more.set()
@@ -115,24 +119,29 @@ class Writer:
             if self.flooded:
                 self._tell_room()
             self._answers = 0
-            self._sending = True
+            self._busy = True
             for chunk in chunks(batch):
                 with trio.fail_after(self._timeout):
                     await self._stream.send_all(chunk)
                 self.size -= len(chunk)
                 if self.size < self._high:
                     self._tell_room()
-            self._sending = False
+            self._busy = False
 
     def _send_nowait(self, socket: trio.socket.SocketType) -> None:
+        """What goes to the socket without waiting. When it does not take everything, `run` sends the rest, and all that comes
+        until then."""
+        if self._busy or not 0 < self.size <= DIRECT_BYTES:
+            return
         data = self._queue[0] if len(self._queue) == 1 else b"".join(self._queue)
         try:
             sent = os.write(socket.fileno(), data)
         except OSError:
-            return  # full, or broken: `run` meets the same, and waits or says so
+            sent = 0  # full, or broken: `run` meets the same, and waits or says so
         self.size -= sent
-        self._queue = [memoryview(data)[sent:]] if self.size else []
-        if not self._queue:
+        self._busy = self.size > 0
+        self._queue = [memoryview(data)[sent:]] if self._busy else []
+        if not self._busy:
             self._answers = 0
 
     def _tell_room(self) -> None:
