@@ -159,8 +159,10 @@ class AcpHttpTransport(AcpTransport):
             result = await self.call("session/load", params)
         return session_info(result, session_id=session_id)
 
-    async def _transmit(self, payload: bytes) -> None:
+    async def _transmit(self, payload: bytes, leaving: Callable[[], None] | None = None) -> None:
         connection = await self._ensure()
+        if leaving is not None:
+            leaving()
         answer = await self._link.request(
             "POST", "/acp", headers={CONNECTION_ID_HEADER: connection.id}, content=payload
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,8 +117,9 @@ class AcpTransport(Transport):
         return offered is not None and offered.get("streamRoles", True) is True
 
     @abc.abstractmethod
-    async def _transmit(self, payload: bytes) -> None:
-        """Open a connection if there is none, and send one message on it.
+    async def _transmit(self, payload: bytes, leaving: Callable[[], None] | None = None) -> None:
+        """Open a connection if there is none, and send one message on it. ``leaving`` is called just before it is sent:
+        whoever cancels this later than that does not know whether the message arrives.
 
         Raises :class:`ConnectionGoneError` if it certainly was not executed because its connection is gone, and
         :class:`DaemonConnectionError` if the connection failed.
@@ -216,14 +218,17 @@ class AcpTransport(Transport):
         for last in (False, True):
             id = self._calls.register(PromptCall(ticket))
             try:
-                await self._transmit(encode_request(id, "session/prompt", params))
+                await self._transmit(encode_request(id, "session/prompt", params), ticket.note_sent)
             except ConnectionGoneError as exc:
+                ticket.sent = False
                 self._calls.forget(id)
                 if last:
                     raise DaemonConnectionError(str(exc), maybe_sent=False) from exc
                 await self.recover_session(session_id)
-            except BaseException:
-                self._calls.forget(id)
+            except BaseException as exc:
+                # A prompt that was given up on its way may run all the same, and then its answer settles the ticket.
+                if not (isinstance(exc, trio.Cancelled) and ticket.sent):
+                    self._calls.forget(id)
                 raise
             else:
                 return PromptReceipt(None)

@@ -8,6 +8,7 @@ reader is told that it missed something (CLI-038). A moorline server keeps the s
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -179,9 +180,11 @@ class AcpWsTransport(AcpTransport):
             line.inboxes.setdefault(session_id, Inbox())
         return session_info(await self.call(method, params, call=PlainCall(own)), session_id=session_id)
 
-    async def _transmit(self, payload: bytes) -> None:
+    async def _transmit(self, payload: bytes, leaving: Callable[[], None] | None = None) -> None:
         line = await self._ensure()
         assert line.socket is not None
+        if leaving is not None:
+            leaving()
         try:
             await line.socket.send(payload)
         except DaemonConnectionError as exc:

@@ -163,6 +163,11 @@ class SessionLink:
             ticket.mark_lost()
             self._see_to_it()
 
+    def doubt(self, ticket: Ticket) -> None:
+        """A prompt was given up on its way to the daemon: find out whether it is there, or it would wait for ever."""
+        ticket.mark_lost()
+        self._see_to_it()
+
     def recovered(self, session: SessionInfo) -> None:
         """From the reader: another connection, or a restarted daemon."""
         self._adopt_client_id(session)

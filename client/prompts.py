@@ -37,7 +37,10 @@ class Ticket:
         self.prompt_id: str | None = None
         self.first_block = first_block
         self.queued_as: str | None = None
+        self.sent = False
+        """Its request may have left for the daemon (on ``/acp``)."""
         self.abandoned = False
+        self.cancel_sent = False
         self.lost = False
         self.ended_by: Event | None = None
         self.on_settled: Callable[[], None] | None = None
@@ -49,6 +52,10 @@ class Ticket:
     def settled(self) -> bool:
         """Whether the outcome is known."""
         return self._done.is_set()
+
+    def note_sent(self) -> None:
+        """The request leaves."""
+        self.sent = True
 
     def settle(self, result: PromptResult) -> None:
         """The turn ended."""
@@ -139,14 +146,15 @@ class PromptLedger:
         self._open = [other for other in self._open if other is not ticket]
 
     def abandon(self, ticket: Ticket) -> bool:
-        """The caller gave up. True if it is this session's oldest prompt, hence the one a cancel would hit.
+        """The caller gave up. True if a cancel would hit this prompt: its turn runs, or it is this session's oldest.
 
         Otherwise the ticket stays, and ``on_abandoned_head`` is called when its turn has come: a cancel sent now would
         end somebody else's turn.
         """
         ticket.abandoned = True
         self._drop_settled()
-        return bool(self._open) and self._open[0] is ticket
+        ticket.cancel_sent = self._turn is ticket or (bool(self._open) and self._open[0] is ticket)
+        return ticket.cancel_sent
 
     def take(self, event: Event) -> None:
         """Learn from one event. Replayed events are recognised by their id."""
@@ -189,8 +197,14 @@ class PromptLedger:
     def _advance(self) -> None:
         # A ticket was settled: if the next one was abandoned, it is time to cancel it.
         self._drop_settled()
-        if self._open and self._open[0].abandoned and self._on_abandoned_head is not None:
-            self._on_abandoned_head(self._open[0])
+        if self._open:
+            self._cancel_if_abandoned(self._open[0])
+
+    def _cancel_if_abandoned(self, ticket: Ticket) -> None:
+        # Once: what a second one hits may be the next turn.
+        if ticket.abandoned and not ticket.cancel_sent and self._on_abandoned_head is not None:
+            ticket.cancel_sent = True
+            self._on_abandoned_head(ticket)
 
     def _begin_turn(self, event: Event) -> None:
         update = event.data["update"]
@@ -199,8 +213,11 @@ class PromptLedger:
             # Not an echo, or another block of the prompt whose turn it is.
             return
         content = update.get("content")
-        mine = (t for t in self if t.prompt_id is None and t.ended_by is None and _same(t.first_block, content))
-        self._turn = next(mine, _Turn.FOREIGN)
+        mine = [t for t in self if t.prompt_id is None and t.ended_by is None and _same(t.first_block, content)]
+        # One that may never have arrived is the less likely of two that look the same.
+        self._turn = min(mine, key=lambda ticket: ticket.lost, default=_Turn.FOREIGN)
+        if isinstance(self._turn, Ticket):
+            self._cancel_if_abandoned(self._turn)
 
     def _recognise_queued(self, event: Event) -> None:
         content = {"type": "text", "text": event.data.get("text")}

@@ -204,8 +204,7 @@ class DaemonSessionClient:
         if is_acp:
             link.keep_reading(self.cursor)
             link.ledger.add(ticket)
-        # On /acp the answer to the POST says nothing; what was sent may run.
-        accepted = is_acp
+        accepted = False
         try:
             receipt = await self._send(request, ticket)
             accepted = True
@@ -215,9 +214,7 @@ class DaemonSessionClient:
                 return ticket.result()
             return await self._outcome_on_rest(ticket, receipt)
         except trio.Cancelled:
-            if accepted and not ticket.settled:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
-                    await self._abandon(ticket)
+            await self._give_up(ticket, accepted=accepted)
             raise
         except DaemonError as exc:
             ticket.fail(exc)
@@ -234,12 +231,16 @@ class DaemonSessionClient:
             await self._client.transport.recover_session(self.session_id)
         again = Ticket(ticket.first_block)
         self.link.ledger.add(again)
+        accepted = False
         try:
             await self._send(request, again)
+            accepted = True
             return await again.wait()
         except trio.Cancelled:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
-                await self._abandon(again)
+            await self._give_up(again, accepted=accepted)
+            raise
+        except DaemonError as exc:
+            again.fail(exc)
             raise
 
     async def _outcome_on_rest(self, ticket: Ticket, receipt: PromptReceipt) -> PromptResult:
@@ -285,6 +286,21 @@ class DaemonSessionClient:
             return await self._client.send_prompt(self.session_id, request, ticket, client_id)
 
         return await self._with_client_id(send)
+
+    async def _give_up(self, ticket: Ticket, *, accepted: bool) -> None:
+        """The caller was cancelled (CLI-002). ``accepted``: the daemon has said that it has the prompt."""
+        if ticket.settled:
+            return
+        link = self._link
+        if not accepted and not ticket.sent:
+            # On /acp nothing has left, so there is nothing to cancel.
+            if link is not None:
+                link.ledger.discard(ticket)
+            return
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
+            await self._abandon(ticket)
+        if not accepted and link is not None:
+            link.doubt(ticket)
 
     async def _abandon(self, ticket: Ticket) -> None:
         is_acp = self._client.transport.always_reading

@@ -190,6 +190,51 @@ async def test_giving_up_a_queued_prompt_spares_the_running_one(transport: str, 
         assert outcomes == ["end"]
 
 
+@pytest.mark.parametrize("arrives", [False, True], ids=["swallowed", "arrives"])
+@pytest.mark.parametrize("text", ["again", "other"])
+async def test_a_prompt_given_up_on_its_way(text: str, arrives: bool, autojump_clock: Clock) -> None:
+    """CLI-002, C-104: whether it arrived or not, it leaves nothing behind, and the next one can be cancelled."""
+    async with fake_daemon(wait_for_cancel) as daemon, client_of(daemon, "acp-http") as client:
+        session = await DaemonSessionClient.create_or_attach(client)
+        fake = daemon.sessions[session.session_id]
+
+        async def no_answer(exchange: Exchange) -> None:
+            message = exchange.json()
+            if message.get("method") != "session/prompt":
+                await daemon._acp(exchange)
+                return
+            del daemon.overrides["POST /acp"]
+            if arrives:
+                daemon._dispatch(daemon.connections[exchange.headers["acp-connection-id"]], message)
+            await trio.sleep_forever()
+
+        daemon.overrides["POST /acp"] = no_answer
+        with trio.move_on_after(1):
+            await session.prompt("again")
+        with trio.move_on_after(1):
+            await session.prompt(text)
+        await eventually(lambda: fake.turns == [], within=5)
+        await eventually(lambda: len(session.link.ledger) == 0)
+        assert daemon.calls("rpc session/cancel") == 2
+
+
+async def test_a_prompt_given_up_before_it_left(autojump_clock: Clock) -> None:
+    """CLI-002: nothing was sent, so nothing is cancelled: the turn that runs is somebody else's."""
+    async with fake_daemon() as daemon, client_of(daemon, "acp-http") as client:
+        session = DaemonSessionClient(client, daemon.new_session().id)
+
+        async def never(exchange: Exchange) -> None:
+            await trio.sleep_forever()
+
+        daemon.overrides["POST /acp"] = never
+        with trio.move_on_after(1):
+            await session.prompt("x")
+        del daemon.overrides["POST /acp"]
+        assert len(session.link.ledger) == 0
+        await trio.sleep(60)
+        assert daemon.calls("rpc session/cancel") == 0
+
+
 async def test_an_ambiguous_post_is_not_repeated(autojump_clock: Clock) -> None:
     """C-108: the server read it and hung up: "may have been accepted", sent once."""
     async with fake_daemon() as daemon, client_of(daemon) as client:
