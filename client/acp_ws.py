@@ -83,6 +83,8 @@ class AcpWsTransport(AcpTransport):
             idle_timeout=idle_timeout,
         )
         self._line: _Line | None = None
+        self._sockets: dict[Socket, None] = {}
+        """Those that have not ended, given up or not."""
         self._was_open = False
         self._opening = trio.Lock()
 
@@ -103,9 +105,9 @@ class AcpWsTransport(AcpTransport):
         if self._closed:
             return
         self._closed = True
-        if self._line is not None and self._line.socket is not None:
-            self._line.socket.close()
         self._fail_everything()
+        for socket in tuple(self._sockets):
+            await socket.aclose()
         await self._background.aclose()
         await self._link.aclose()
 
@@ -211,6 +213,7 @@ class AcpWsTransport(AcpTransport):
         line = _Line()
         socket: Socket = await self._background.start(self._run, line)
         line.socket = socket
+        self._sockets[socket] = None
         self._line = line
         params = self._initialize_params() | {"_meta": {META_KEY: {"detach": True}}}
         call = PlainCall()
@@ -235,6 +238,8 @@ class AcpWsTransport(AcpTransport):
         try:
             reason = await run_socket(self._options, functools.partial(self._take, line), task_status=task_status)
         finally:
+            if line.socket is not None:
+                self._sockets.pop(line.socket, None)
             self._lose(line, reason)
 
     async def _take(self, line: _Line, text: str) -> None:

@@ -214,7 +214,8 @@ class DaemonSessionClient:
                 return ticket.result()
             return await self._outcome_on_rest(ticket, receipt)
         except trio.Cancelled:
-            await self._give_up(ticket, accepted=accepted)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
+                await self._give_up(ticket, accepted=accepted)
             raise
         except DaemonError as exc:
             ticket.fail(exc)
@@ -237,7 +238,8 @@ class DaemonSessionClient:
             accepted = True
             return await again.wait()
         except trio.Cancelled:
-            await self._give_up(again, accepted=accepted)
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
+                await self._give_up(again, accepted=accepted)
             raise
         except DaemonError as exc:
             again.fail(exc)
@@ -297,10 +299,11 @@ class DaemonSessionClient:
             if link is not None:
                 link.ledger.discard(ticket)
             return
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
+        try:
             await self._abandon(ticket)
-        if not accepted and link is not None:
-            link.doubt(ticket)
+        finally:
+            if not accepted and link is not None:
+                link.doubt(ticket)
 
     async def _abandon(self, ticket: Ticket) -> None:
         is_acp = self._client.transport.always_reading

@@ -44,6 +44,7 @@ class Socket:
     def __init__(self, connection: trio_websocket.WebSocketConnection) -> None:
         self._connection = connection
         self._scope = trio.CancelScope()
+        self._ended = trio.Event()
 
     async def send(self, text: bytes) -> None:
         """Raises :class:`DaemonConnectionError` if the socket is closed or closes meanwhile."""
@@ -57,6 +58,17 @@ class Socket:
     def close(self) -> None:
         """End the runner, which says goodbye."""
         self._scope.cancel()
+
+    async def aclose(self) -> None:
+        """`close`, and wait until the goodbye is said, for a few seconds at most: a server that resumes sockets takes one
+        that just ends for a lost one."""
+        self.close()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT):
+            await self._ended.wait()
+
+    def note_end(self) -> None:
+        """From the runner: it is over."""
+        self._ended.set()
 
     async def read(self, take: Callable[[str], Awaitable[None]]) -> str:
         """Hand on texts until the socket ends; return why it did."""
@@ -98,8 +110,11 @@ async def run_socket(  # noqa: ASYNC128 - reports through _Started, which rememb
             socket = await _shake_hands(options, stream, nursery)
             started.report(socket)
             nursery.start_soon(_drop_when_silent, stream, socket, options.idle_timeout)
-            reason = await socket.read(take)
-            await socket.say_goodbye()
+            try:
+                reason = await socket.read(take)
+                await socket.say_goodbye()
+            finally:
+                socket.note_end()
             nursery.cancel_scope.cancel()
     except Exception as exc:
         if not started.reported:

@@ -238,6 +238,19 @@ async def test_nothing_is_left_on_the_server(transport: str, autojump_clock: Clo
         assert not world.network.links
 
 
+@pytest.mark.parametrize("transport", ["acp-http", "acp-ws"])
+async def test_a_client_that_closes_says_goodbye(transport: str, autojump_clock: Clock) -> None:
+    """ACP-239, issue 3: only a socket that is lost gets a grace; a client that was closed is gone, and so are its prompts."""
+    async with open_world(seed=9) as world:
+        async with world.client(transport) as client:
+            session = await DaemonSessionClient.create_or_attach(client)
+            served = world.harbour.find(session.session_id)
+            assert served.clients
+        # Less than any grace.
+        await trio.sleep(1)
+        assert not served.clients
+
+
 class Outage:
     """A network that can be down for a while."""
 
