@@ -37,7 +37,12 @@ class EventStream(AsyncIterator[Event]):
 
     async def __aenter__(self) -> EventStream:
         self._subscribe()
-        await self._link.wait_open()
+        try:
+            await self._link.wait_open()
+        except trio.Cancelled:
+            # The block is never left, because it was not entered.
+            self._close()
+            raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

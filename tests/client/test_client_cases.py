@@ -218,6 +218,30 @@ async def test_a_prompt_given_up_on_its_way(text: str, arrives: bool, autojump_c
         assert daemon.calls("rpc session/cancel") == 2
 
 
+@pytest.mark.parametrize("transport", ["rest", "acp-http"])
+async def test_a_subscription_given_up_while_it_opens(transport: str, autojump_clock: Clock) -> None:
+    """C-100: the place of the session's one consumer is free again, whoever still holds the stream object."""
+    async with fake_daemon() as daemon, client_of(daemon, transport) as client:
+        session = await DaemonSessionClient.create_or_attach(client)
+
+        async def never(exchange: Exchange) -> None:
+            await trio.sleep_forever()
+
+        route = "GET /acp" if transport == "acp-http" else f"GET /session/{session.session_id}/events"
+        daemon.overrides[route] = never
+        stream = session.events()
+        with trio.move_on_after(1):
+            async with stream:
+                raise AssertionError("not open")
+        assert not session.link.subscribed
+        del daemon.overrides[route]
+        async with session.events() as events:
+            await session.prompt("x")
+            async for event in events:
+                if event.type == "turn_complete":
+                    break
+
+
 async def test_a_prompt_given_up_before_it_left(autojump_clock: Clock) -> None:
     """CLI-002: nothing was sent, so nothing is cancelled: the turn that runs is somebody else's."""
     async with fake_daemon() as daemon, client_of(daemon, "acp-http") as client:
