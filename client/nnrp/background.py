@@ -54,7 +54,7 @@ class Background:
         self._kept: deque[tuple[BackgroundEvent, int]] = deque()
         self._kept_bytes = 0
         self._lost = 0
-        self._more = trio.Event()
+        self._more: trio.Event | None = None
         self._over = False
         self._error: NnrpClientError | None = None
 
@@ -89,17 +89,21 @@ class Background:
             _, size = self._kept.popleft()
             self._kept_bytes -= size
             self._lost += 1
-        self._more.set()
+        self._tell()
 
     def note_gap(self) -> None:
         """The server no longer has what came in between."""
         self._lost += 1
-        self._more.set()
+        self._tell()
 
     def finish(self, error: NnrpClientError | None) -> None:
         """No more comes. The first call counts."""
         if not self._over:
             self._over, self._error = True, error
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._more is not None:
             self._more.set()
 
 

@@ -203,7 +203,7 @@ class NnrpConnection:
             requested_session_id=session_id,
             profile_id=profile_id,
             priority_class=priority,
-            session_flags=SessionFlags(int(flags) | (SessionFlags.ALLOW_RESUME.value if resumable else 0)),
+            session_flags=flags | SessionFlags.ALLOW_RESUME if resumable else flags,
             schema_id=schema[0],
             schema_version=schema[1],
             default_deadline_ms=deadline_ms,

@@ -104,15 +104,14 @@ class NnrpSession:
         self.last_event_id = last_event_id
         self.background = Background()
         """What others do in this session, where the server lets it be shared."""
-        self.cache = NnrpCache(connection, self._stored_in)
-        """Objects and schemas that the server keeps for this session."""
         self.hint: ResultHint | None = None
         """What the server has last said of how it is faring."""
         self._connection = connection
         self._token = token
         self._over: NnrpClientError | None = None
         self._attached = True
-        self._closed = trio.Event()
+        self._closed: trio.Event | None = None
+        self._cache: NnrpCache | None = None
 
     # What is there
 
@@ -136,6 +135,15 @@ class NnrpSession:
     @property
     def over(self) -> bool:
         return self._over is not None
+
+    @property
+    def cache(self) -> NnrpCache:
+        """Objects and schemas that the server keeps for this session."""
+        if self._cache is None:
+            self._cache = NnrpCache(self._connection, self._stored_in)
+            if self._over is not None:
+                self._cache.fail(self._over)
+        return self._cache
 
     # What the application wants
 
@@ -214,7 +222,9 @@ class NnrpSession:
                 drain_timeout_ms=drain_timeout_ms,
             )
             self._connection.flush()
-            if not self._closed.is_set():
+            if self._over is None:
+                if self._closed is None:
+                    self._closed = trio.Event()
                 with trio.move_on_after(patience + drain_timeout_ms / 1000):
                     await self._closed.wait()
         self.fail(NnrpSessionOver("the session was closed"))
@@ -234,8 +244,10 @@ class NnrpSession:
             return
         self._over = error
         self._token = b""
-        self.cache.fail(error)
-        self._closed.set()
+        if self._cache is not None:
+            self._cache.fail(error)
+        if self._closed is not None:
+            self._closed.set()
         self.background.finish(None if isinstance(error, NnrpSessionOver) else error)
         for operation in self._live():
             if isinstance(sent := operation.attachment, Sent):

@@ -15,7 +15,7 @@ from protocol.nnrp.messages import FrameSubmit, Message, ResultPush
 from protocol.nnrp.region_parser import pack_payload_regions
 from protocol.nnrp.regions import Regions, TypedPayload
 
-__all__ = ["BodyLike", "encode_packet", "encode_parts"]
+__all__ = ["BodyLike", "encode_built", "encode_packet", "encode_parts"]
 
 BodyLike: TypeAlias = Buffer | Regions | list[Buffer]
 """The body of a packet to send: bytes, buffers to be written one after the other, or the regions to build it from."""
@@ -60,6 +60,28 @@ def encode_parts(
     return _gather(_encode(message, body, flags, session_id, frame_id, view_id, route_id, trace_id, strict))
 
 
+def encode_built(
+    message: Message, body: bytes, session_id: int, frame_id: int, view_id: int, route_id: int, trace_id: int
+) -> bytes:
+    """The packet of a message whose body was built here, with its lengths in the metadata. Metadata and ids are checked, the
+    body is not read again. Raises `NnrpLocalError`."""
+    kind = message.TYPE
+    try:
+        packed = message.pack_checked()
+        ID_RULES[kind](session_id, frame_id, message, True)
+        values = (kind, _NO_FLAGS, message.SIZE, len(body), session_id, frame_id, view_id, route_id, trace_id)
+        return b"".join((Header.pack_values(*values), packed, body))
+    except (struct.error, NnrpError) as error:
+        raise _local(error, kind.name) from error
+
+
+def _local(error: struct.error | NnrpError, name: str) -> NnrpLocalError:
+    """Why a message cannot be sent."""
+    if isinstance(error, NnrpError):
+        return NnrpLocalError(error.outcome, error.rule, subject=error.subject, field=error.field, offset=error.offset)
+    return NnrpLocalError(Outcome.LENGTH_OVERFLOW, f"a value does not fit its field: {error}", subject=name)
+
+
 def _encode(
     message: Message,
     body: BodyLike,
@@ -85,13 +107,8 @@ def _encode(
             _check_any(message, packed, parts, session_id, frame_id, strict)
         values = (kind, flags, message.SIZE, size, session_id, frame_id, view_id, route_id, trace_id)
         return [Header.pack_values(*values), packed, *parts]
-    except struct.error as error:
-        rule = f"a value does not fit its field: {error}"
-        raise NnrpLocalError(Outcome.LENGTH_OVERFLOW, rule, subject=kind.name) from error
-    except NnrpError as error:
-        raise NnrpLocalError(
-            error.outcome, error.rule, subject=error.subject, field=error.field, offset=error.offset
-        ) from error
+    except (struct.error, NnrpError) as error:
+        raise _local(error, kind.name) from error
 
 
 def _payload_parts(message: FrameSubmit | ResultPush, payloads: tuple[TypedPayload, ...]) -> tuple[list[Buffer], int]:

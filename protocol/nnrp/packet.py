@@ -11,7 +11,7 @@ from protocol.nnrp.decoder import (
     decode_packet,
     parse_header,
 )
-from protocol.nnrp.encoder import BodyLike, encode_packet, encode_parts
+from protocol.nnrp.encoder import BodyLike, encode_built, encode_packet, encode_parts
 
 __all__ = [
     "DEFAULT_MAX_BODY_BYTES",
@@ -21,6 +21,7 @@ __all__ = [
     "RawPacket",
     "check_limits",
     "decode_packet",
+    "encode_built",
     "encode_packet",
     "encode_parts",
     "parse_header",

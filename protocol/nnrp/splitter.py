@@ -125,7 +125,7 @@ class Splitter:
         pending = self._pending
         while True:
             take = self._wanted - len(pending)
-            pending += data[offset : offset + take]
+            pending += data if not offset and take >= len(data) else memoryview(data)[offset : offset + take]
             offset = min(offset + take, len(data))
             if len(pending) < self._wanted:
                 return offset
@@ -166,7 +166,7 @@ class Splitter:
         finally:
             self._count += len(starts)
         if offset < size:
-            self._pending = bytearray(data[offset:])
+            self._pending = bytearray(memoryview(data)[offset:])
 
 
 def _run(data: bytes | memoryview, offset: int, starts: list[int]) -> int:

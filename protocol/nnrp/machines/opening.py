@@ -58,6 +58,7 @@ class OpenVerdict:
 
 
 ACCEPT = OpenVerdict()
+_FEATURES = int(OperationFeatures(0x1F))
 
 
 @attrs.frozen(slots=True)
@@ -203,7 +204,7 @@ def terms_of_answer(request: SessionOpen, answer: SessionOpenAck, features: int)
         max_in_flight_operations=answer.max_in_flight_operations,
         lease_ttl_ms=answer.lease_ttl_ms,
         resume_window_ms=answer.resume_window_ms,
-        features=features & int(OperationFeatures(0x1F)),
+        features=features & _FEATURES,
         client_session_tag=request.client_session_tag,
         server_session_tag=answer.server_session_tag,
         route_scope_id=answer.route_scope_id,

@@ -8,7 +8,7 @@ from protocol.nnrp.enums import ErrorScope, HeaderFlags, MessageType, SessionSta
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.header import Header
 from protocol.nnrp.messages import Error, Message, SessionOpenAck
-from protocol.nnrp.packet import encode_packet
+from protocol.nnrp.packet import encode_built, encode_packet
 
 __all__ = ["DIAGNOSTIC_BYTES", "Outgoing", "to_wire_error"]
 
@@ -32,9 +32,15 @@ class Outgoing(msgspec.Struct, frozen=True):
     body: bytes = b""
     strict: bool = True
     """False for an answer in the shape of what it answers, which a tolerant end has accepted."""
+    built: bool = False
+    """The body was made by the machine, and its lengths counted: there is nothing to find out about it."""
 
     def encode(self, *, strict: bool = True) -> bytes:
         """The packet. Raises NnrpLocalError when the message is illegal."""
+        if self.built and strict:
+            return encode_built(
+                self.message, self.body, self.session_id, self.frame_id, self.view_id, self.route_id, self.trace_id
+            )
         return encode_packet(
             self.message,
             self.body,

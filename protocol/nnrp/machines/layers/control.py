@@ -118,7 +118,7 @@ class SessionControl(Handshake):
             raise NnrpLocalError(Outcome.BAD_STATE, "this peer knows only its implicit session", subject="SESSION_OPEN")
         self._step_ours(ConnectionInput.SESSION_OPEN, MessageType.SESSION_OPEN)
         self._opens.append((request, None))
-        self._queue(Outgoing(request, body=resume_token + auth + extension))
+        self._queue(Outgoing(request, body=resume_token + auth + extension, built=resume_from is None))
 
     def decide_open(
         self,
@@ -161,7 +161,8 @@ class SessionControl(Handshake):
         self._opens.popleft()
         message = answer_message(decision, resume_token, len(extension))
         if packet is not None:
-            self._reply(packet, message, body=resume_token + extension, session_id=decision.session_id)
+            body = resume_token + extension
+            self._reply(packet, message, body=body, session_id=decision.session_id, built=True)
         if terms is None:
             return None
         return self.install(

@@ -239,7 +239,15 @@ class ConnectionCore:
             )
         self._outbox.append(outgoing)
 
-    def _reply(self, packet: Packet, message: Message, *, body: bytes = b"", session_id: int | None = None) -> None:
+    def _reply(
+        self,
+        packet: Packet,
+        message: Message,
+        *,
+        body: bytes = b"",
+        session_id: int | None = None,
+        built: bool = False,
+    ) -> None:
         """Answer a packet: its route and trace come back, and its session id where there is none of our own to say."""
         header = packet.header
         self._queue(
@@ -250,6 +258,7 @@ class ConnectionCore:
                 trace_id=header.trace_id,
                 body=body,
                 strict=self.strict or header.session_id != 0,
+                built=built,
             )
         )
 
