@@ -99,12 +99,12 @@ async def _count_echoes(stream: trio.SocketStream, packet: bytes, count: int, re
 # Ours
 
 
-async def our_client(url: str, count: int, width: int, size: int) -> None:
-    from client.nnrp import open_nnrp
+async def our_client(url: str, count: int, width: int, size: int, ca_file: str | None = None) -> None:
+    from client.nnrp import NnrpOptions, open_nnrp
     from protocol.nnrp.enums import OperationFeatures
 
     payload = b"x" * size
-    async with open_nnrp(url) as connection:
+    async with open_nnrp(url, NnrpOptions(ca_file=ca_file)) as connection:
         session = await connection.open_session(max_in_flight=width, features=OperationFeatures(0))
         started = time.perf_counter()
         # One task that keeps WIDTH in flight, as the others do.
