@@ -258,7 +258,7 @@ class NnrpCache:
         put = _Put()
         self._puts.setdefault(place, deque()).append(put)
         self._connection.flush()
-        await put.over.wait()
+        await self._connection.wait_answer(put.over, "CACHE_PUT")
         if put.ack is None:
             assert put.error is not None
             raise put.error

@@ -24,6 +24,7 @@ from protocol.layout import Buffer
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import (
     ErrorScope,
+    InFlightPolicy,
     MessageType,
     OperationFeatures,
     PayloadKind,
@@ -32,12 +33,13 @@ from protocol.nnrp.enums import (
     SessionErrorCode,
     SessionFlags,
 )
-from protocol.nnrp.errors import NnrpLocalError, Outcome
+from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
+from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits
 from protocol.nnrp.machines.connection_table import Dialect
-from protocol.nnrp.machines.session import Delivery
+from protocol.nnrp.machines.session import Delivery, Session
 from protocol.nnrp.messages import ClientHello, Error, ResultHint, ResultPush, SessionOpen, SessionOpenAck
 from protocol.nnrp.vendor import ResumeFrom
 
@@ -72,12 +74,14 @@ class NnrpOptions:
     connection is the end. ``connect`` opens the stream of every transport but QUIC, for tests and tunnels. ``ca_file``:
     whose certificates to trust, in PEM, instead of those of the system. ``one_stream`` and ``datagrams`` are about QUIC: use
     one stream for everything, as nnrp-rs does; send PING and FRAME_CANCEL as datagrams, which may be lost. ``alternatives``
-    are further URLs of the same server, tried in turn when a connection was lost."""
+    are further URLs of the same server, tried in turn when a connection was lost. ``answer_timeout``: how long the server may
+    take to answer a SESSION_OPEN, a SESSION_MIGRATE, a PING or a CACHE_PUT."""
 
     token: str | None = None
     dialect: Literal["native", "nnrp-py", "nnrp-rs"] = "native"
     strict: bool = False
     open_timeout: float = 10.0
+    answer_timeout: float = 30.0
     send_timeout: float = 30.0
     keepalive: float = 30.0
     idle_timeout: float = 120.0
@@ -104,6 +108,8 @@ class _Opening:
     session: NnrpSession | None = None
     error: NnrpClientError | None = None
     last_event_id: int = 0
+    given_up: bool = False
+    """Nobody waits for the answer any more. It still comes in its turn."""
 
 
 @asynccontextmanager
@@ -226,7 +232,11 @@ class NnrpConnection:
             raise NnrpConnectionLost("the connection is being made again, or is closing") from early
         self._openings.append(opening)
         link.flush()
-        await opening.answered.wait()
+        try:
+            await self.wait_answer(opening.answered, "SESSION_OPEN")
+        except BaseException:
+            self._give_up(opening)
+            raise
         if opening.error is not None:
             raise opening.error
         assert opening.session is not None
@@ -240,7 +250,11 @@ class NnrpConnection:
         began = trio.current_time()
         link.machine.send_ping()
         link.flush()
-        await answered.wait()
+        try:
+            await self.wait_answer(answered, "PING")
+        except NnrpConnectionLost:
+            self._pings.remove(answered)
+            raise
         self._need_link()
         return trio.current_time() - began
 
@@ -276,7 +290,11 @@ class NnrpConnection:
         self._move_to(url)
         try:
             mover.begin(link)
-            await mover.wait_moved(link)
+            with trio.move_on_after(self._options.answer_timeout) as patience:
+                await mover.wait_moved(link)
+            if patience.cancelled_caught:
+                link.lose()
+                raise NnrpConnectionLost("the server did not answer in time what was to be moved")
         finally:
             self._mover = None
             old.lose()
@@ -302,6 +320,13 @@ class NnrpConnection:
     def need_machine(self) -> Connection:
         """Raises `NnrpConnectionLost` while there is no connection."""
         return self._need_link().machine
+
+    async def wait_answer(self, answered: trio.Event, kind: str) -> None:
+        """Wait for what the server owes. Raises `NnrpConnectionLost` when it does not come in time."""
+        with trio.move_on_after(self._options.answer_timeout):
+            await answered.wait()
+        if not answered.is_set():
+            raise NnrpConnectionLost(f"the server did not answer {kind} in time")
 
     def write(self, parts: Iterable[Buffer]) -> None:
         """Queue packets behind what the machine has queued."""
@@ -347,6 +372,8 @@ class NnrpConnection:
             else:
                 for session in list(self._sessions.values()):
                     self.resume(link, session)
+                if self._openings:
+                    self._nursery.start_soon(self._watch_resumed, tuple(self._openings))
                 link.flush()
                 if backoff is not None:
                     backoff.reset()
@@ -362,6 +389,13 @@ class NnrpConnection:
                 return
             link = again
             self.reconnects += 1
+
+    async def _watch_resumed(self, openings: tuple[_Opening, ...]) -> None:
+        """A session whose resume the server does not answer is over, so that nobody waits for it for ever."""
+        await trio.sleep(self._options.answer_timeout)
+        for opening in openings:
+            if not opening.answered.is_set() and opening.resumed is not None:
+                opening.resumed.fail(NnrpConnectionLost("the server did not answer the resume in time"))
 
     async def _wait_over(self, link: Link) -> None:
         """Until the connection is over that ``link`` has been, or that has taken its place since."""
@@ -429,6 +463,7 @@ class NnrpConnection:
         return Link(
             stream,
             self._act,
+            spoilt=self._on_spoilt,
             dialect=self._dialect,
             strict=options.strict,
             limits=ConnectionLimits(
@@ -482,7 +517,30 @@ class NnrpConnection:
         if event.operation is not None and isinstance(sent := event.operation.attachment, Sent):
             sent.submission.finish(ended(event.operation, message.error_code))
         elif event.session is not None and message.error_scope is ErrorScope.SESSION:
-            self._on_gap(event.session.attachment, message, text)
+            self._on_session_error(event.session, message, text)
+        self.credit.changed()
+
+    def _on_session_error(self, machine: Session, message: Error, text: str) -> None:
+        session = machine.attachment
+        if message.is_fatal and self._link is not None:
+            self._link.machine.detach(machine.session_id)
+            if isinstance(session, NnrpSession):
+                session.fail(
+                    NnrpSessionOver(text or f"the server has given the session up ({message.error_code:#06x})")
+                )
+        else:
+            self._on_gap(session, message, text)
+
+    def _on_spoilt(self, connection: Connection, header: Header, fault: NnrpError) -> None:
+        """A result came that cannot be read. It may have been the last: here its operation is over, as lost, and at the server
+        it is cancelled."""
+        session = connection.sessions.get(header.session_id)
+        operation = session.operations.of_frame(header.frame_id) if session is not None and session.in_flight else None
+        if session is None or operation is None or not isinstance(sent := operation.attachment, Sent):
+            return
+        sent.submission.cancel()
+        sent.submission.finish(NnrpResultsLost(f"a result could not be read: {fault}"))
+        session.receive_drop(header.frame_id)
         self.credit.changed()
 
     def _on_gap(self, session: object, message: Error, text: str) -> None:
@@ -503,6 +561,10 @@ class NnrpConnection:
             event.session.attachment = session
             self._sessions[session.session_id] = session
             opening.session = session
+            if opening.given_up:
+                self._give_up(opening)
+        elif session.over:
+            self._drop(event.session)
         else:
             event.session.attachment = session
             for operation, sent in session.attach(event.session, event.resume_token):
@@ -597,6 +659,19 @@ class NnrpConnection:
         self.credit.changed()
 
     # Inside
+
+    def _give_up(self, opening: _Opening) -> None:
+        """Nobody takes this session. Its answer may have come already, or comes later."""
+        opening.given_up = True
+        if opening.session is not None:
+            self._drop(opening.session.machine)
+            opening.session.fail(NnrpSessionOver("nobody waited for the session"))
+            self.flush()
+
+    def _drop(self, session: Session) -> None:
+        """Close at the server what nobody here wants."""
+        if (machine := self.machine) is not None and session.open:
+            machine.close_session(session, trio.current_time(), policy=InFlightPolicy.ABORT)
 
     def _need_link(self) -> Link:
         if self._error is not None:

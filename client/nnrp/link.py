@@ -12,6 +12,7 @@ from client.nnrp.transport import PacketTransport
 from client.nnrp.writer import Writer
 from protocol.nnrp.enums import MessageType
 from protocol.nnrp.errors import NnrpError
+from protocol.nnrp.header import Header
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits, Side
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.events import Event
@@ -27,17 +28,20 @@ _LINGER: Final = 5.0
 """Seconds the last packets may take to go out."""
 _PARTING: Final = 0.5
 """Seconds for the goodbye of a transport that has one."""
+_RESULTS: Final = (MessageType.RESULT_PUSH, MessageType.RESULT_DROP)
 _SCHEMAS: Final = builtin_registry()
 
 
 class Link:
-    """Drives one machine. ``act`` is called synchronously for every event; ``run`` ends when the connection is over."""
+    """Drives one machine. ``act`` is called synchronously for every event, ``spoilt`` for a result that is refused, however
+    little of it can be read; ``run`` ends when the connection is over."""
 
     def __init__(
         self,
         stream: trio.abc.Stream,
         act: Callable[[Event], None],
         *,
+        spoilt: Callable[[Connection, Header, NnrpError], None] = lambda *_: None,
         dialect: Dialect,
         strict: bool,
         limits: ConnectionLimits,
@@ -53,6 +57,7 @@ class Link:
         )
         self.writer = Writer(stream, send_timeout)
         self._act = act
+        self._spoilt = spoilt
         self._stream = stream
         self._splitter = Splitter()
         self._reading = trio.CancelScope()
@@ -151,6 +156,8 @@ class Link:
                         # Answers belong to requests by their order: behind a broken one nothing could be told apart.
                         self.lose()
                         break
+                    if raw.header.msg_type in _RESULTS:
+                        self._spoilt(machine, raw.header, fault)
                 else:
                     self._act(event)
         except NnrpError as fault:

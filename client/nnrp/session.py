@@ -214,14 +214,15 @@ class NnrpSession:
         Idempotent."""
         machine = self._connection.machine
         if self._over is None and machine is not None and self._attached:
-            machine.close_session(
-                self.machine,
-                trio.current_time(),
-                reason=CloseReason.NORMAL,
-                policy=policy,
-                drain_timeout_ms=drain_timeout_ms,
-            )
-            self._connection.flush()
+            if self.machine.open:
+                machine.close_session(
+                    self.machine,
+                    trio.current_time(),
+                    reason=CloseReason.NORMAL,
+                    policy=policy,
+                    drain_timeout_ms=drain_timeout_ms,
+                )
+                self._connection.flush()
             if self._over is None:
                 if self._closed is None:
                     self._closed = trio.Event()
