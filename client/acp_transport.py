@@ -12,7 +12,7 @@ import trio
 
 from client.acp_calls import Call, PlainCall, PromptCall
 from client.background import Background
-from client.errors import DaemonConnectionError, DaemonHttpError, DaemonTransportClosedError, JsonRpcError
+from client.errors import DaemonConnectionError, DaemonError, DaemonHttpError, DaemonTransportClosedError, JsonRpcError
 from client.events import BadEventError, Event, event_from_message
 from client.http import Answer, HttpLink
 from client.prompts import Ticket
@@ -227,7 +227,7 @@ class AcpTransport(Transport):
                 await self.recover_session(session_id)
             except BaseException as exc:
                 # A prompt that was given up on its way may run all the same, and then its answer settles the ticket.
-                if not (isinstance(exc, trio.Cancelled) and ticket.sent):
+                if isinstance(exc, DaemonError) or not ticket.sent:
                     self._calls.forget(id)
                 raise
             else:

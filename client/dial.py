@@ -27,8 +27,19 @@ _IO_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 async def open_tcp(host: str, port: int) -> trio.abc.Stream:
-    """The default way: a TCP connection."""
-    return await trio.open_tcp_stream(host, port)
+    """The default way: a TCP connection. Cancelled, it raises ``Cancelled`` and no group of them, as Trio's own does."""
+    try:
+        return await trio.open_tcp_stream(host, port)
+    except BaseExceptionGroup as exc:
+        cancelled, rest = exc.split(trio.Cancelled)
+        if cancelled is None or rest is not None:
+            raise
+        raise _first(cancelled) from None
+
+
+def _first(group: BaseExceptionGroup[trio.Cancelled]) -> trio.Cancelled:
+    inner = group.exceptions[0]
+    return _first(inner) if isinstance(inner, BaseExceptionGroup) else inner
 
 
 class DialledBackend(httpcore2.AsyncNetworkBackend):

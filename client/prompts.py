@@ -39,6 +39,8 @@ class Ticket:
         self.queued_as: str | None = None
         self.sent = False
         """Its request may have left for the daemon (on ``/acp``)."""
+        self.accepted = False
+        """The daemon has said that it has the request."""
         self.abandoned = False
         self.cancel_sent = False
         self.lost = False
@@ -146,15 +148,17 @@ class PromptLedger:
         self._open = [other for other in self._open if other is not ticket]
 
     def abandon(self, ticket: Ticket) -> bool:
-        """The caller gave up. True if a cancel would hit this prompt: its turn runs, or it is this session's oldest.
+        """The caller gave up. True if a cancel would hit this prompt: its turn runs, or must be about to.
 
         Otherwise the ticket stays, and ``on_abandoned_head`` is called when its turn has come: a cancel sent now would
-        end somebody else's turn.
+        end somebody else's turn. It is called then also for a prompt that the cancel may have overtaken on its way.
         """
         ticket.abandoned = True
         self._drop_settled()
-        ticket.cancel_sent = self._turn is ticket or (bool(self._open) and self._open[0] is ticket)
-        return ticket.cancel_sent
+        is_running = self._turn is ticket
+        is_next = self._turn is _Turn.UNKNOWN and bool(self._open) and self._open[0] is ticket
+        ticket.cancel_sent = is_running or (is_next and ticket.accepted)
+        return is_running or is_next
 
     def take(self, event: Event) -> None:
         """Learn from one event. Replayed events are recognised by their id."""
@@ -197,7 +201,7 @@ class PromptLedger:
     def _advance(self) -> None:
         # A ticket was settled: if the next one was abandoned, it is time to cancel it.
         self._drop_settled()
-        if self._open:
+        if self._open and self._open[0].accepted and self._turn is not _Turn.FOREIGN:
             self._cancel_if_abandoned(self._open[0])
 
     def _cancel_if_abandoned(self, ticket: Ticket) -> None:

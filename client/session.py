@@ -204,21 +204,21 @@ class DaemonSessionClient:
         if is_acp:
             link.keep_reading(self.cursor)
             link.ledger.add(ticket)
-        accepted = False
         try:
             receipt = await self._send(request, ticket)
-            accepted = True
+            ticket.accepted = True
             if is_acp:
                 return await self._outcome_on_acp(request, ticket)
             if ticket.settled:
                 return ticket.result()
             return await self._outcome_on_rest(ticket, receipt)
-        except trio.Cancelled:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
-                await self._give_up(ticket, accepted=accepted)
-            raise
         except DaemonError as exc:
             ticket.fail(exc)
+            raise
+        except BaseException:
+            # Cancelled, alone or in a group: whoever dials may do so in a nursery.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
+                await self._give_up(ticket)
             raise
 
     async def _outcome_on_acp(self, request: PromptRequest, ticket: Ticket) -> PromptResult:
@@ -232,17 +232,17 @@ class DaemonSessionClient:
             await self._client.transport.recover_session(self.session_id)
         again = Ticket(ticket.first_block)
         self.link.ledger.add(again)
-        accepted = False
         try:
             await self._send(request, again)
-            accepted = True
+            again.accepted = True
             return await again.wait()
-        except trio.Cancelled:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
-                await self._give_up(again, accepted=accepted)
-            raise
         except DaemonError as exc:
             again.fail(exc)
+            raise
+        except BaseException:
+            # Cancelled, alone or in a group: whoever dials may do so in a nursery.
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
+                await self._give_up(again)
             raise
 
     async def _outcome_on_rest(self, ticket: Ticket, receipt: PromptReceipt) -> PromptResult:
@@ -289,12 +289,12 @@ class DaemonSessionClient:
 
         return await self._with_client_id(send)
 
-    async def _give_up(self, ticket: Ticket, *, accepted: bool) -> None:
-        """The caller was cancelled (CLI-002). ``accepted``: the daemon has said that it has the prompt."""
+    async def _give_up(self, ticket: Ticket) -> None:
+        """Nobody waits for it any more (CLI-002)."""
         if ticket.settled:
             return
         link = self._link
-        if not accepted and not ticket.sent:
+        if not ticket.accepted and not ticket.sent:
             # On /acp nothing has left, so there is nothing to cancel.
             if link is not None:
                 link.ledger.discard(ticket)
@@ -302,7 +302,7 @@ class DaemonSessionClient:
         try:
             await self._abandon(ticket)
         finally:
-            if not accepted and link is not None:
+            if not ticket.accepted and link is not None:
                 link.doubt(ticket)
 
     async def _abandon(self, ticket: Ticket) -> None:

@@ -21,6 +21,7 @@ from client import (
     PromptMayBeAcceptedError,
     SessionRequest,
     open_daemon_client,
+    open_tcp,
 )
 from client.daemon import IDEMPOTENCY_FEATURE
 from tests.support.fake_daemon import (
@@ -218,6 +219,30 @@ async def test_a_prompt_given_up_on_its_way(text: str, arrives: bool, autojump_c
         assert daemon.calls("rpc session/cancel") == 2
 
 
+@pytest.mark.parametrize("transport", ["acp-http", "acp-ws"])
+async def test_giving_up_a_prompt_spares_the_turn_of_another_client(transport: str, autojump_clock: Clock) -> None:
+    """CLI-002, C-057: on /acp a cancel ends the turn that runs, so the one who waits behind it sends none until its own."""
+    async with (
+        fake_daemon(wait_for_cancel) as daemon,
+        client_of(daemon, transport) as client,
+        client_of(daemon, transport) as other,
+    ):
+        session = await DaemonSessionClient.create_or_attach(client)
+        fake = daemon.sessions[session.session_id]
+        theirs = await DaemonSessionClient.resume(other, session.session_id)
+        outcomes: list[str] = []
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note, outcomes, theirs.prompt("running"))
+            await eventually(lambda: len(fake.turns) == 1)
+            await trio.sleep(1)
+            with trio.move_on_after(1):
+                await session.prompt("queued")
+            await trio.sleep(1)
+            assert not fake.turns[0].cancelled.is_set()
+            fake.turns[0].cancelled.set()
+        assert outcomes == ["end"]
+
+
 @pytest.mark.parametrize("transport", ["rest", "acp-http"])
 async def test_a_subscription_given_up_while_it_opens(transport: str, autojump_clock: Clock) -> None:
     """C-100: the place of the session's one consumer is free again, whoever still holds the stream object."""
@@ -240,6 +265,38 @@ async def test_a_subscription_given_up_while_it_opens(transport: str, autojump_c
             async for event in events:
                 if event.type == "turn_complete":
                     break
+
+
+async def test_a_cancelled_dial_raises_cancelled_alone() -> None:
+    """CLI-002: Trio wraps it in a group, which nobody who looks for a cancellation would find."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        with pytest.raises(trio.Cancelled):
+            await open_tcp("127.0.0.1", 1)
+    with pytest.raises(OSError, match="connect"):
+        await open_tcp("127.0.0.1", 1)
+
+
+async def test_a_prompt_whose_dial_is_cancelled_in_a_group(autojump_clock: Clock) -> None:
+    """CLI-002: however the cancellation comes out of the dialling, nothing stays in the ledger."""
+    async with fake_daemon() as daemon:
+        stuck = False
+
+        async def connect(host: str, port: int) -> trio.abc.Stream:
+            async with trio.open_nursery():
+                if stuck:
+                    await trio.sleep_forever()
+                return await daemon.network.connect(host, port)
+
+        async with open_daemon_client("http://daemon", transport="acp-http", connect=connect) as client:
+            session = await DaemonSessionClient.create_or_attach(client)
+            await session.prompt("x")
+            await trio.sleep(10)
+            stuck = True
+            with trio.move_on_after(1):
+                await session.prompt("x")
+            stuck = False
+            await eventually(lambda: len(session.link.ledger) == 0)
 
 
 async def test_a_prompt_given_up_before_it_left(autojump_clock: Clock) -> None:

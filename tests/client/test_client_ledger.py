@@ -150,6 +150,7 @@ def test_an_abandoned_prompt_is_cancelled_when_its_turn_comes() -> None:
     cancelled: list[Ticket] = []
     ledger = PromptLedger(cancelled.append)
     one, two, three = tickets(ledger, "1", "2", "3")
+    one.accepted = two.accepted = True
     assert not ledger.abandon(two)
     assert ledger.abandon(one)
     one.settle(PromptResult("cancelled"))
@@ -158,6 +159,18 @@ def test_an_abandoned_prompt_is_cancelled_when_its_turn_comes() -> None:
     assert cancelled == [two]
     ledger.discard(three)
     assert len(ledger) == 0
+
+
+def test_a_cancel_that_may_have_overtaken_its_prompt_is_sent_again() -> None:
+    """CLI-002: only when the turn begins it is certain what a cancel hits; and then it is sent once."""
+    cancelled: list[Ticket] = []
+    ledger = PromptLedger(cancelled.append)
+    (one,) = tickets(ledger, "1")
+    assert ledger.abandon(one)
+    assert cancelled == []
+    ledger.take(echo("1", 1))
+    ledger.take(echo("1", 2))
+    assert cancelled == [one]
 
 
 def test_settling_twice_changes_nothing() -> None:
