@@ -161,8 +161,10 @@ class Link:
         session.link = None
 
     def forget_principal(self, principal: Principal) -> None:
+        """Who said hello with it is nobody any more, and has no session waiting that a submit would open."""
         if self.principal == principal:
             self.principal = None
+            self.machine.reserved_session_id = 0
 
     # Tasks
 

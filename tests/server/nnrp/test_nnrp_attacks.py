@@ -8,6 +8,7 @@ import trio.testing
 
 from protocol.nnrp.enums import (
     CacheAckStatus,
+    ErrorCode,
     InFlightPolicy,
     MessageType,
     ObjectKind,
@@ -20,14 +21,16 @@ from protocol.nnrp.messages import (
     CacheAck,
     CachePut,
     Close,
+    Error,
     SessionClose,
     SessionCloseAck,
     SessionMigrate,
     SessionMigrateAck,
     SessionOpenAck,
 )
+from server.nnrp.policy import ServingPolicy, token_check
 from server.nnrp.writer import ANSWER_BYTES, HIGH_BYTES, Writer
-from tests.support.nnrp import HELLO, OPEN, Served, raw, serving_nnrp, token_of
+from tests.support.nnrp import HELLO, OPEN, Served, raw, serving_nnrp, submit_packet, token_of
 
 U64 = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -128,3 +131,32 @@ async def test_a_session_that_is_being_closed_cannot_be_resumed(lost: bool) -> N
             await served.wait_until(lambda: served.service.statistics().connections == 0)
             assert served.service.statistics().sessions == 0
         await refused(served, 1, token)
+
+
+async def test_a_withdrawn_token_opens_no_implicit_session() -> None:
+    """nnrp-extensions, Authentication: a token that is withdrawn ends what it opened; the session that a hello reserved, and that
+    the first submit would open without another word about who asks, is among that."""
+    check = token_check("secret")
+    principal = check(b"secret")
+    assert principal is not None
+    async with serving_nnrp(ServingPolicy(authenticate=check)) as served, served.peer(hello=False) as peer:
+        await peer.send(HELLO.replace(requested_session_id=5, auth_bytes=6), b"secret")
+        await peer.receive(MessageType.SERVER_HELLO_ACK)
+        served.service.withdraw(principal)
+        await peer.submit(1, session_id=5)
+        answer = (await peer.receive(MessageType.ERROR)).metadata
+        assert isinstance(answer, Error)
+        assert answer.error_code == ErrorCode.INVALID_STATE
+        assert served.service.statistics().sessions == 0
+
+
+async def test_a_bare_submit_without_a_frame_gets_no_answer() -> None:
+    """nnrp-wire 2.6, 3.2, 15: nnrp-rs reads no ERROR, and the drop it gets instead has to name a frame. The connection goes
+    on."""
+    async with serving_nnrp() as served, served.peer(hello=False) as peer:
+        await peer.open()
+        wrong = bytearray(submit_packet(1))
+        wrong[24] = 0
+        await peer.stream.send_all(bytes(wrong))
+        await peer.submit(2)
+        assert (await peer.receive(MessageType.RESULT_PUSH)).header.frame_id == 2

@@ -349,7 +349,7 @@ class ConnectionCore:
             return outgoing if outgoing is None or self.may_send(outgoing.message.TYPE) else None
         if kind is MessageType.SESSION_OPEN and error.code >> 16:
             return to_wire_error(error, header)
-        if header is None or kind is not MessageType.FRAME_SUBMIT or error.fatal:
+        if header is None or kind is not MessageType.FRAME_SUBMIT or error.fatal or not header.frame_id:
             return None
         session = self.sessions.get(header.session_id)
         if session is None or session.operations.of_frame(header.frame_id) is not None:
