@@ -131,6 +131,8 @@ def _check_any(
 
 def _gather(parts: list[Buffer]) -> list[Buffer]:
     """Join small neighbours, keep large buffers as they are."""
+    if max(map(len, parts)) < VIEW_BYTES:
+        return [b"".join(parts)]
     out: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

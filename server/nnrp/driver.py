@@ -358,7 +358,7 @@ def _act_on_submit(link: Link, event: events.SubmitReceived, now: float) -> None
     worker = session.worker or link.service.worker_of(session)
     answer = None if link.writer.full else worker.answer_nowait(submit)
     if answer is not None:
-        answer_at_once(session, submit, answer)
+        answer_at_once(session, submit, answer, now)
     else:
         link.service.start(session, submit, now)
 

@@ -14,6 +14,7 @@ from protocol.nnrp.enums import (
     ResultBudgetPolicy,
     ResultHintReason,
     SessionFlagsAck,
+    SessionState,
 )
 from protocol.nnrp.errors import NnrpLocalError
 from protocol.nnrp.machines.operation import Operation
@@ -290,11 +291,11 @@ def ticket_of(session: ServedSession, submit: Submit) -> Ticket:
     return Ticket(session, priority, droppable=bool(int(submit.metadata.budget_policy) & _ALLOW_DROP))
 
 
-def answer_at_once(session: ServedSession, submit: Submit, answer: Answer) -> None:
+def answer_at_once(session: ServedSession, submit: Submit, answer: Answer, now: float) -> None:
     """An operation that needed no waiting: accepted and completed in one step, without a task."""
     if LatestResults.wanted(submit):
         session.latest_results().keep(submit, answer)
-    finish(session, submit.operation, OperationState.COMPLETED, answer)
+    finish(session, submit.operation, OperationState.COMPLETED, answer, now=now)
 
 
 def finish(
@@ -303,6 +304,7 @@ def finish(
     wanted: OperationState,
     answer: Answer | None,
     *,
+    now: float | None = None,
     times: Times = NO_TIMES,
     error_code: int = 0,
     event_id: int = 0,
@@ -317,7 +319,7 @@ def finish(
     else:
         if link.machine.has_messages:
             link.flush()  # what was queued before comes before: the answer to the SESSION_OPEN, for one
-        ending = link.machine.finish(machine, operation, wanted, trio.current_time())
+        ending = link.machine.finish(machine, operation, wanted, trio.current_time() if now is None else now)
     if ending is Ending.SILENT and not abandoned and session.journal is not None and not session.over:
         ending = Ending.PUSH if operation.state is OperationState.COMPLETED else Ending.DROP
     if ending is not Ending.SILENT:
@@ -327,7 +329,7 @@ def finish(
         else:
             parts = drop_parts(machine, operation, error_code=error_code, event_id=event_id)
         session.send(parts, operation, event_id)
-    if link is not None:
+    if link is not None and (link.machine.has_messages or machine.state is not SessionState.OPEN):
         link.flush()
         link.after_settle(session)
 
