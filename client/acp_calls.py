@@ -70,6 +70,10 @@ class PlainCall(Call):
         self.fail(error)
         return False
 
+    def again(self) -> PlainCall:
+        """The same for another attempt."""
+        return PlainCall(self._on_result)
+
     async def wait(self) -> Any:
         """The result. Raises what the call failed with."""
         await self._done.wait()

@@ -220,7 +220,7 @@ class AcpTransport(Transport):
             try:
                 await self._transmit(encode_request(id, "session/prompt", params), ticket.note_sent)
             except ConnectionGoneError as exc:
-                ticket.sent = False
+                ticket.sent = ticket.lost = False
                 self._calls.forget(id)
                 if last:
                     raise DaemonConnectionError(str(exc), maybe_sent=False) from exc
@@ -246,11 +246,13 @@ class AcpTransport(Transport):
         Registered before it is sent (CLI-030). A connection that turns out to be gone is replaced and the request
         repeated once: it had not been executed.
         """
+        call = call or PlainCall()
         try:
-            return await self._call_once(method, params, call or PlainCall())
+            return await self._call_once(method, params, call)
         except ConnectionGoneError:
+            # The first attempt may have been failed with its connection.
             with _as_connection_error(method):
-                return await self._call_once(method, params, call or PlainCall())
+                return await self._call_once(method, params, call.again())
 
     async def session_call(self, method: str, session_id: str, params: dict[str, Any] | None = None) -> Any:
         """Like :meth:`call`; if the connection has lost the session, take it back and repeat once."""

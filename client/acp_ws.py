@@ -190,6 +190,9 @@ class AcpWsTransport(AcpTransport):
         try:
             await line.socket.send(payload)
         except DaemonConnectionError as exc:
+            # Its runner may need a moment to notice; the next message must not be tried on it again.
+            line.socket.close()
+            self._lose(line, str(exc))
             if exc.maybe_sent:
                 raise
             raise ConnectionGoneError(str(exc)) from exc

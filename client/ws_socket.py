@@ -219,10 +219,16 @@ class _WatchedStream(trio.abc.Stream):
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        # Cancelled here, nothing was sent and the socket is as good as before.
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
             await self._stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._ended()
+            raise
+        except BaseException:
+            # Half a frame may be out, and what comes next would be read as its other half.
+            await trio.aclose_forcefully(self._stream)
             raise
 
     async def wait_send_all_might_not_block(self) -> None:

@@ -8,12 +8,19 @@ import pytest
 import trio
 import trio.testing
 
-from client import DaemonHttpError, DaemonSessionClient, DaemonStreamEndedError, Event, TransportKind
+from client import (
+    DaemonHttpError,
+    DaemonSessionClient,
+    DaemonStreamEndedError,
+    Event,
+    TransportKind,
+    open_daemon_client,
+)
 from client.errors import DaemonConnectionError
 from client.ws_inbox import UNREAD, Inbox
 from client.ws_socket import SocketOptions, run_socket
 from tests.support.fake_daemon import FakeDaemon, FakeSession, Turn, client_of, eventually, fake_daemon, wait_for_cancel
-from tests.support.scripted_server import Exchange, memory_network
+from tests.support.scripted_server import CountedStream, Exchange, memory_network
 
 Clock = trio.testing.MockClock
 
@@ -191,6 +198,56 @@ async def test_a_silent_socket_is_dropped(autojump_clock: Clock) -> None:
         assert daemon.calls("rpc initialize") == 1
         await trio.sleep(10)
         assert daemon.calls("rpc initialize") == 2
+
+
+class Narrow(CountedStream):
+    """Takes half of a large message, and no more while it is ``stuck``."""
+
+    stuck = True
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self.stuck and len(data) > 10_000:
+            await super().send_all(data[: len(data) // 2])
+            await trio.sleep_forever()
+        await super().send_all(data)
+
+
+async def test_a_send_given_up_half_way_does_not_spoil_the_next(autojump_clock: Clock) -> None:
+    """CLI-002, C-104: a socket with half a frame in it is left, and the next call goes out on another."""
+    async with fake_daemon() as daemon:
+        dialled: list[Narrow] = []
+
+        async def connect(host: str, port: int) -> trio.abc.Stream:
+            dialled.append(Narrow(await daemon.network.connect(host, port), []))
+            return dialled[-1]
+
+        async with open_daemon_client("http://daemon", transport="acp-ws", connect=connect) as client:
+            session = await DaemonSessionClient.create_or_attach(client)
+            with trio.move_on_after(1):
+                await session.prompt("x" * 50_000)
+            for stream in dialled:
+                stream.stuck = False
+            assert (await session.prompt("y")).stop_reason == "end_turn"
+            assert len(dialled) == 2
+
+
+async def test_the_next_call_after_a_half_sent_one_may_be_a_load(autojump_clock: Clock) -> None:
+    """CLI-031: a call with a callback of its own is repeated on the next socket like any other."""
+    async with fake_daemon() as daemon:
+        dialled: list[Narrow] = []
+
+        async def connect(host: str, port: int) -> trio.abc.Stream:
+            dialled.append(Narrow(await daemon.network.connect(host, port), []))
+            return dialled[-1]
+
+        async with open_daemon_client("http://daemon", transport="acp-ws", connect=connect) as client:
+            other = daemon.new_session().id
+            session = await DaemonSessionClient.create_or_attach(client)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(session.submit_prompt, "x" * 50_000))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            assert (await DaemonSessionClient.load(client, other)).session_id == other
 
 
 async def test_bad_messages_are_skipped(autojump_clock: Clock) -> None:
