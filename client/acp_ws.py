@@ -143,6 +143,9 @@ class AcpWsTransport(AcpTransport):
         if line.resumable and request.cursor is not None and await self._attach(line, request):
             line.loaded.discard(session_id)
             return _WsFeed(line.inboxes[session_id], [])
+        if line.lost:
+            # The call may have gone out on the next socket, which carries the events now; this one's inbox stays empty.
+            raise DaemonConnectionError("the socket is lost", maybe_sent=False)
         if session_id not in line.owned:
             raise DaemonHttpError(403, None, f"session {session_id} is not owned by this socket")
         first = [missed_events("reconnected")] if session_id in line.loaded else []

@@ -16,7 +16,9 @@ from client import (
     TransportKind,
     open_daemon_client,
 )
+from client.acp_ws import AcpWsTransport
 from client.errors import DaemonConnectionError
+from client.transport import StreamRequest
 from client.ws_inbox import UNREAD, Inbox
 from client.ws_socket import SocketOptions, run_socket
 from tests.support.fake_daemon import FakeDaemon, FakeSession, Turn, client_of, eventually, fake_daemon, wait_for_cancel
@@ -248,6 +250,33 @@ async def test_the_next_call_after_a_half_sent_one_may_be_a_load(autojump_clock:
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.cancel_scope.cancel()
             assert (await DaemonSessionClient.load(client, other)).session_id == other
+
+
+async def test_an_attach_that_went_out_on_the_next_socket(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Issue 3, simulation acp-ws seed 52004: no stream is read from the socket that was lost on the way."""
+    async with fake_daemon() as daemon, client_of(daemon, "acp-ws") as client:
+        daemon.moorline = {"detach": True, "methods": ["_moorline/session/attach"]}
+        created = await client.create_session()
+        transport = client.transport
+        assert isinstance(transport, AcpWsTransport)
+        line = transport._line
+        assert line is not None
+        assert line.socket is not None
+
+        async def refuse(text: bytes) -> None:
+            raise DaemonConnectionError("closed", maybe_sent=False)
+
+        monkeypatch.setattr(line.socket, "send", refuse)
+        request = StreamRequest(created.session_id, 0)
+        with pytest.raises(DaemonConnectionError):
+            await transport.open_stream(request)
+        assert daemon.calls("rpc _moorline/session/attach") == 1
+        feed = await transport.open_stream(request)
+        await client.prompt(created.session_id, "x")
+        assert await feed.receive()
+        await feed.aclose()
 
 
 async def test_bad_messages_are_skipped(autojump_clock: Clock) -> None:
