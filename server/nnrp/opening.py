@@ -17,6 +17,7 @@ from protocol.nnrp.enums import (
     SessionErrorCode,
     SessionFlagsAck,
 )
+from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.events import SessionOpenReceived
 from protocol.nnrp.machines.history import RisingIds
 from protocol.nnrp.machines.opening import ACCEPT, OpenDecision, OpenVerdict
@@ -179,6 +180,8 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     take_over(link, held, machine)
     service.registry.enter(held, token)
     service.registry.keep_former(held, Doubt(used, link.said, trio.current_time()))
+    if link.machine.dialect is Dialect.NATIVE:
+        link.machine.send_ping()  # a client that only waits says by its PONG that it has the new token
     link.flush()
     announce_schemas(link, machine)
     if plan.first_available is not None:

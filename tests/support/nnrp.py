@@ -24,7 +24,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES, ControlExtension, pack_extensions
 from protocol.nnrp.header import Header
-from protocol.nnrp.messages import ClientHello, FrameSubmit, Message, SessionOpen, SessionOpenAck
+from protocol.nnrp.messages import ClientHello, FrameSubmit, Message, Pong, SessionOpen, SessionOpenAck
 from protocol.nnrp.packet import BodyLike, Packet, encode_packet
 from protocol.nnrp.regions import ExtensionFrame, Regions, TypedPayload
 from protocol.nnrp.splitter import Splitter
@@ -121,6 +121,8 @@ class Peer:
         self.stream = stream
         self.features: dict[int, OperationFeatures] = {}
         self.hints: deque[Packet] = deque()
+        self.answers = True
+        """Whether a PING that comes while something else is waited for is answered, by itself, or only passed over."""
         self._splitter = Splitter()
         self._packets: deque[Packet] = deque()
 
@@ -144,6 +146,10 @@ class Peer:
                 for each in self._splitter.packets():
                     granted = self.features.get(each.header.session_id, NO_FEATURES)
                     packet = each.decode(strict=strict, granted=granted)
+                    if packet.kind is MessageType.PING and kind is not MessageType.PING:
+                        if self.answers:
+                            await self.stream.send_all(encode_packet(Pong()))
+                        continue
                     (self.hints if packet.kind is MessageType.RESULT_HINT else self._packets).append(packet)
         packet = waiting.popleft()
         if kind is not None:

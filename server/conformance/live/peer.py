@@ -19,7 +19,7 @@ from protocol.nnrp.enums import (
     SessionStatus,
 )
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES, ControlExtension, pack_extensions
-from protocol.nnrp.messages import Error, FrameSubmit, Message, SessionOpen, SessionOpenAck
+from protocol.nnrp.messages import Error, FrameSubmit, Message, Pong, SessionOpen, SessionOpenAck
 from protocol.nnrp.packet import BodyLike, Packet, encode_packet
 from protocol.nnrp.regions import ExtensionFrame, Regions
 from protocol.nnrp.splitter import Splitter
@@ -111,7 +111,7 @@ class Peer:
     # In
 
     async def receive(self) -> Packet | None:
-        """The next packet but for hints, which may come at any time; None at the end of the stream."""
+        """The next packet but for hints and PINGs, which may come at any time; None at the end of the stream."""
         while not self._packets and not self._ended:
             try:
                 data = await self.stream.receive_some(_READ)
@@ -125,7 +125,9 @@ class Peer:
                 granted = self.features.get(each.header.session_id, NO_FEATURES)
                 packet = each.decode(strict=True, granted=granted)
                 self._evidence.note(f"received {packet.header} {packet.metadata}")
-                if packet.kind is not MessageType.RESULT_HINT:
+                if packet.kind is MessageType.PING:
+                    await self.send(Pong(), session_id=packet.header.session_id)
+                elif packet.kind is not MessageType.RESULT_HINT:
                     self._packets.append(packet)
         return self._packets.pop(0) if self._packets else None
 

@@ -250,6 +250,7 @@ async def test_a_resume_whose_answer_a_cut_may_have_swallowed(end: str) -> None:
         async with lost(served) as peer:
             first = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
         async with lost(served) as peer:
+            peer.answers = end != "cut"
             second = token_of(await peer.open(RESUMABLE, token=first, features=ALL_FEATURES))
             if end == "heard":
                 await peer.submit(1, b"one", session_id=5)
@@ -271,6 +272,7 @@ async def test_a_half_dead_connection_that_was_resumed_on(monkeypatch: pytest.Mo
         async with lost(served) as peer:
             first = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
         async with served.peer() as silent, served.peer() as again:
+            silent.answers = False
             await silent.open(RESUMABLE, token=first, features=ALL_FEATURES)
             answer = await again.open(RESUMABLE, token=first, features=ALL_FEATURES)
             assert ack(answer).session_error_code == SessionErrorCode.RESUME_REJECTED
@@ -280,4 +282,20 @@ async def test_a_half_dead_connection_that_was_resumed_on(monkeypatch: pytest.Mo
             await again.submit(1, b"one", session_id=5)
             assert text_of(await again.receive(MessageType.RESULT_PUSH)) == b"one"
             answer = await silent.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            assert ack(answer).session_error_code == SessionErrorCode.RESUME_REJECTED
+
+
+async def test_a_client_that_only_waits_has_its_new_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 5, Resume: single use. A client that was resumed and waits says nothing by itself; it is asked with PING, and from its
+    PONG on the former token is a replay, however long the silence after it."""
+    monkeypatch.setattr("server.nnrp.session.SILENCE", 0.0)
+    async with serving_nnrp() as served:
+        async with lost(served) as peer:
+            first = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+        async with served.peer() as waiting, served.peer() as thief:
+            await waiting.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            await waiting.nothing_comes()  # but the PING, which it answers
+            (session,) = served.service.sessions
+            await served.wait_until(lambda: not session.in_doubt)
+            answer = await thief.open(RESUMABLE, token=first, features=ALL_FEATURES)
             assert ack(answer).session_error_code == SessionErrorCode.RESUME_REJECTED
