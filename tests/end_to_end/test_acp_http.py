@@ -132,7 +132,7 @@ async def test_a_goodbye_that_crosses_a_reply(scoped: bool) -> None:
     async with acp_sockets() as place:
         client = await place.connect()
         session_id = await client.new_session()
-        where = {"session_id": session_id, "cursor": 0} if scoped else {}
+        where: dict[str, Any] = {"session_id": session_id, "cursor": 0} if scoped else {}
         method = "session/cancel" if scoped else "authenticate"
         for turns in range(30):
             async with open_raw(place.port) as raw:
@@ -140,7 +140,7 @@ async def test_a_goodbye_that_crosses_a_reply(scoped: bool) -> None:
                     if scoped:
                         await feed.until_kind("replay_complete")
                     message = {"jsonrpc": "2.0", "id": turns, "method": method, "params": {"sessionId": session_id}}
-                    headers = dict(client.headers(Content_Type="application/json"))
+                    headers: dict[str, Any] = dict(client.headers(Content_Type="application/json"))
                     await raw.request("POST", "/acp", msgspec.json.encode(message), **headers)
                     for _ in range(turns):
                         await trio.lowlevel.checkpoint()

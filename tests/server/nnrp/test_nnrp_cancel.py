@@ -124,7 +124,7 @@ async def test_closing_one_session(policy: InFlightPolicy, drain_ms: int, work: 
         await peer.open(OPEN.replace(requested_session_id=1))
         await peer.open(OPEN.replace(requested_session_id=2))
         await peer.submit(1, work, session_id=1)
-        await peer.submit(1, b"sleep=400;", session_id=2)
+        await peer.submit(1, LONG, session_id=2)
         await peer.send(SessionClose(in_flight_policy=policy, drain_timeout_ms=drain_ms), session_id=1)
         if policy is InFlightPolicy.DRAIN:
             assert await close_status(peer) is CloseStatus.DRAINING
@@ -135,9 +135,10 @@ async def test_closing_one_session(policy: InFlightPolicy, drain_ms: int, work: 
         began = trio.current_time()
         ended = await peer.receive(first)
         assert (ended.header.session_id, ended.header.frame_id) == (1, 1)
-        assert trio.current_time() - began < 1
+        assert trio.current_time() - began < 10
         assert await close_status(peer) is CloseStatus.CLOSED
-        sibling = await peer.receive(MessageType.RESULT_PUSH)
+        await peer.send(FrameCancel(), session_id=2, frame_id=1)
+        sibling = await peer.receive(MessageType.RESULT_DROP)
         assert sibling.header.session_id == 2
         assert len(served.service.sessions) == 1
 
