@@ -216,8 +216,8 @@ async def test_silence_is_noticed_and_patience_rewarded() -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(live)
                 started = trio.current_time()
-                await silent.end(within=3)
-                assert trio.current_time() - started < 1.5
+                await silent.end(within=12)
+                assert trio.current_time() - started < 10
             assert silent.pings == 1
             await wait_until(lambda: session.ring.subscribers == 0)
             assert await healthy.result("authenticate", {}) == {}

@@ -99,8 +99,8 @@ async def test_keep_alive_clock_is_set_again_after_every_response() -> None:
             await raw.request("GET", "/health")
             assert (await raw.reply()).status == 200
         started = trio.current_time()
-        await raw.wait_end(within=2)
-        assert 0.2 < trio.current_time() - started < 1.5
+        await raw.wait_end(within=12)
+        assert 0.2 < trio.current_time() - started < 10
         await wait_until(lambda: not served.application.guard_policy.connections)
         assert served.application.guard_policy.ended[EndReason.IDLE] == 1
 

@@ -87,7 +87,7 @@ async def test_a_deadline_ends_an_operation_with_frame_expired() -> None:
         began = trio.current_time()
         await peer.stream.send_all(submit_packet(1, LONG, metadata=FrameSubmit(latency_budget_ms=80)))
         packet = await peer.receive(MessageType.RESULT_DROP)
-        assert 0.07 <= trio.current_time() - began < 2
+        assert 0.07 <= trio.current_time() - began < 4
         assert state_block(packet).error_code == ErrorCode.FRAME_EXPIRED
         assert drop_state(packet) is OperationState.FAILED
 
