@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
+import quart.wrappers
 import trio
 from hypercorn.typing import ASGIReceiveCallable, ASGISendCallable
 from quart import Request, Response
@@ -25,6 +26,10 @@ __all__ = ["HttpConnection"]
 
 # Python 3.13 and the Quart for it: a body that is complete, or whose sender has left, takes no more.
 _QUEUE_SHUT_DOWN: Any = getattr(asyncio, "QueueShutDown", ())
+
+
+# What the newer Quart raises instead of sending a response to a peer that has left; nothing of its own catches it.
+_PEER_HAS_LEFT: Any = getattr(quart.wrappers, "ClientDisconnectedError", ())
 
 
 class HttpConnection(TrioASGIHTTPConnection):
@@ -51,6 +56,12 @@ class HttpConnection(TrioASGIHTTPConnection):
                 await super().handle_messages(nursery, request, receive)
             except _QUEUE_SHUT_DOWN:
                 continue
+            return
+
+    async def _send_response(self, send: ASGISendCallable, response: Any) -> None:
+        try:
+            await super()._send_response(send, response)
+        except _PEER_HAS_LEFT:
             return
 
     async def _answer(self, send: ASGISendCallable, connection: RequestSends) -> None:
