@@ -47,9 +47,6 @@ __all__ = ["NnrpConnection", "NnrpOptions", "open_nnrp"]
 
 logger = logging.getLogger("moorline.client")
 
-RESUME_TRIES: Final = 4
-RESUME_PAUSE: Final = 1.0
-"""Seconds before a refused resume is asked for again, where the answer to the one before was lost with its connection."""
 _DIALECTS: Final = {"native": Dialect.UNKNOWN, "nnrp-py": Dialect.IMPLICIT, "nnrp-rs": Dialect.BARE}
 _HELLO: Final = ClientHello(
     supported_profile_bitmap=3,
@@ -400,14 +397,6 @@ class NnrpConnection:
             if not opening.answered.is_set() and opening.resumed is not None:
                 opening.resumed.fail(NnrpConnectionLost("the server did not answer the resume in time"))
 
-    async def _resume_later(self, link: Link, session: NnrpSession) -> None:
-        """The server may not know yet that the connection is lost on which it gave the session's new token."""
-        await trio.sleep(RESUME_PAUSE)
-        if self._link is link and not session.over and not session.attached:
-            self.resume(link, session)
-            self._nursery.start_soon(self._watch_resumed, (self._openings[-1],))
-            link.flush()
-
     async def _wait_over(self, link: Link) -> None:
         """Until the connection is over that ``link`` has been, or that has taken its place since."""
         while True:
@@ -604,13 +593,8 @@ class NnrpConnection:
             answer.session_error_code,
             retry_later=later,
         )
-        session, link = opening.resumed, self._link
-        if session is not None:
-            if session.tries and link is not None:
-                session.tries -= 1
-                self._nursery.start_soon(self._resume_later, link, session)
-            else:
-                session.fail(NnrpSessionOver("the session could not be resumed"))
+        if opening.resumed is not None:
+            opening.resumed.fail(NnrpSessionOver("the session could not be resumed"))
         opening.answered.set()
         self._note_move()
 
@@ -731,8 +715,6 @@ class NnrpConnection:
         for opening in self._openings:
             opening.error = error
             opening.answered.set()
-            if opening.resumed is not None:
-                opening.resumed.tries = RESUME_TRIES
         self._openings.clear()
         while self._pings:
             self._pings.popleft().set()

@@ -106,8 +106,6 @@ class NnrpSession:
         """What others do in this session, where the server lets it be shared."""
         self.hint: ResultHint | None = None
         """What the server has last said of how it is faring."""
-        self.tries = 0
-        """How often a refused resume may be asked for again: the answer to the last one may have been lost, with a new token."""
         self._connection = connection
         self._token = token
         self._over: NnrpClientError | None = None
@@ -281,7 +279,6 @@ class NnrpSession:
         machine.resume_frames_at(self.machine.next_frame_id)
         machine.adopt(tuple(carried))
         self.machine, self._token, self._attached = machine, token, True
-        self.tries = 0
         return [(each, sent) for each in carried if isinstance(sent := each.attachment, Sent)]
 
     def send_again(self, operation: Operation, sent: Sent) -> None:
