@@ -76,9 +76,10 @@ class Rest:
     def until(self, session_id: str, wanted: Callable[[Event], bool], after: int = 0) -> list[Event]:
         """Published and control events after `after`, up to and including the first that `wanted` accepts."""
         with self.stream(session_id, after) as events:
-            return self._up_to(events, wanted)
+            return self.up_to(events, wanted)
 
-    def _up_to(self, events: Iterator[Event], wanted: Callable[[Event], bool]) -> list[Event]:
+    def up_to(self, events: Iterator[Event], wanted: Callable[[Event], bool]) -> list[Event]:
+        """What an open stream gives, up to and including the first event that `wanted` accepts."""
         seen: list[Event] = []
         for event in events:
             seen.append(event)
@@ -99,7 +100,7 @@ class Rest:
                     self.vote(session_id, event, answer(event))
                 return event["type"] in ("turn_complete", "turn_error") and event["data"].get("promptId") == prompt_id
 
-            events = self._up_to(stream, ends)
+            events = self.up_to(stream, ends)
         return [event for event in events if event.get("promptId") == prompt_id or event is events[-1]]
 
     def vote(self, session_id: str, request: Event, option_id: str) -> None:

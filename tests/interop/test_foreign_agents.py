@@ -121,11 +121,7 @@ def test_crash_in_mid_turn(start_moorline: StartMoorline) -> None:
     with rest.stream(session) as stream:
         start = time.monotonic()
         prompt = rest.submit(session, "crash")
-        events = []
-        for event in stream:
-            events.append(event)
-            if event["type"] == "session_died":
-                break
+        events = rest.up_to(stream, lambda event: event["type"] == "session_died")
     assert time.monotonic() - start < 3  # the promise is one second after the crash; the crash itself takes a moment
     errors = [event for event in events if event["type"] == "turn_error"]
     assert [event["data"]["promptId"] for event in errors] == [prompt]
