@@ -135,7 +135,7 @@ class Link:
             self.service.end_session(session, CancelReason.SESSION_CLOSED)
 
     async def wait_flow(self) -> None:
-        """Wait for the next FLOW_UPDATE, or for the end."""
+        """Wait for the next FLOW_UPDATE, for another connection to take a session over, or for the end."""
         await self._flow.wait()
 
     # For the service
@@ -159,6 +159,7 @@ class Link:
         """Another connection has taken the session over: what still comes for it here is refused (C-088)."""
         self.machine.detach(session.machine.session_id)
         session.link = None
+        self._tell_flow()
 
     def forget_principal(self, principal: Principal) -> None:
         """Who said hello with it is nobody any more, and has no session waiting that a submit would open."""
@@ -312,9 +313,13 @@ class Link:
                 if not cut or (session.doubt and session.doubt.said < self.said):
                     self.service.registry.settle_doubt(session)
                 self.service.detach(session)
-        self._flow.set()
+        self._tell_flow()
         cause = machine.end_cause
         log.debug("nnrp_connection_over", transport=self.transport, cause="" if cause is None else cause.name.lower())
+
+    def _tell_flow(self) -> None:
+        flow, self._flow = self._flow, trio.Event()
+        flow.set()
 
     def _carry_out_close(
         self, session: ServedSession | None, cancelled: tuple[Any, ...], abandoned: tuple[Any, ...], closed: bool
@@ -356,7 +361,7 @@ def _act_on_submit(link: Link, event: events.SubmitReceived, now: float) -> None
     assert isinstance(content, DataBody)
     submit = Submit(metadata, content, operation, machine, event.objects)
     worker = session.worker or link.service.worker_of(session)
-    answer = None if link.writer.full else worker.answer_nowait(submit)
+    answer = worker.answer_nowait(submit) if session.has_room(operation) else None
     if answer is not None:
         answer_at_once(session, submit, answer, now)
     else:
@@ -410,8 +415,7 @@ def _act_on_invalidation(link: Link, event: events.CacheInvalidated, now: float)
 
 
 def _act_on_flow(link: Link, event: events.FlowReceived, now: float) -> None:
-    flow, link._flow = link._flow, trio.Event()
-    flow.set()
+    link._tell_flow()
 
 
 _ACTS: Final[dict[type, Callable[[Link, Any, float], None]]] = {

@@ -208,7 +208,7 @@ class Follower:
                 self._push(event)
             elif not again and (turn := self.turns.get(event.prompt_id)) is not None:
                 await turn.pass_on(event)
-            if self._after != event.id or served.over or not served.has_room:
+            if self._after != event.id or served.over or not served.has_room():
                 return
         await trio.lowlevel.checkpoint()
 

@@ -160,11 +160,12 @@ class Running:
 
     async def _wait_room(self) -> None:
         """See `ServedSession.wait_room`. A client that does not read must not keep others from their turn."""
-        if self._session.has_room:
+        session, operation = self._session, self._operation
+        if session.has_room(operation):
             return
         self._turns.suspend(self._ticket)
         try:
-            await self._session.wait_room()
+            await session.wait_room(operation)
         finally:
             self._turns.resume(self._ticket)
 

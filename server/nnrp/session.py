@@ -132,19 +132,19 @@ class ServedSession:
         if self.link is not None:
             self.link.writer.write(parts, result=True)
 
-    @property
-    def has_room(self) -> bool:
+    def has_room(self, operation: Operation | None = None) -> bool:
         """Whether `wait_room` would not wait."""
         link = self.link
-        return link is None or link.machine.closed or (not link.writer.full and self.machine.may_push())
+        return link is None or link.machine.closed or (not link.writer.full and self.machine.may_push(operation))
 
-    async def wait_room(self) -> None:
-        """Wait while the connection is full, or its peer has paused results. A session without a connection is bounded by
-        its journal. Not a checkpoint when nothing has to be waited for."""
+    async def wait_room(self, operation: Operation | None = None) -> None:
+        """Wait while the connection is full, or its peer has paused results: those of ``operation``, or of what happens beside
+        the session's own. A session without a connection is bounded by its journal. Not a checkpoint when nothing has to be
+        waited for."""
         while (link := self.link) is not None and not link.machine.closed:
             if link.writer.full:
                 await link.writer.wait_room()
-            elif not self.machine.may_push():
+            elif not self.machine.may_push(operation):
                 await link.wait_flow()
             else:
                 return

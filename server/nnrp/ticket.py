@@ -61,7 +61,9 @@ def issue_ticket(service: NnrpService, harbour: Harbour, session: Session, princ
         resume_window_ms=policy.opening.resume_window_ms,
         server_session_tag=tag,
     )
-    served = service.new_session(Machine(_FIRST_ID | tag & (_FIRST_ID - 1), terms, Window(UNLIMITED)), None, principal)
+    served = service.new_session(
+        Machine(_FIRST_ID | tag & (_FIRST_ID - 1), terms, Window(UNLIMITED), Window(UNLIMITED)), None, principal
+    )
     served.journal = Journal(policy.journal_entries, policy.journal_bytes)
     served.received = RisingIds()
     served.worker = AgentWorker(harbour, served.machine, session)

@@ -108,6 +108,12 @@ class Window:
             return gate
         return Hold.CREDIT if self.in_flight >= self.limit else None
 
+    def lets_pass(self, background: bool) -> bool:
+        """Whether what belongs to operations that have started may flow: only a pause, a hard level, and background_only
+        for other classes hold that back."""
+        gate = self._gate
+        return gate is None or gate is Hold.DRAIN_ONLY or (gate is Hold.BACKGROUND_ONLY and background)
+
     def overrun(self, now: float, background: bool = False) -> Hold | None:
         """Which rule the peer broke by starting one more operation; None when it stayed within what we granted.
 

@@ -47,6 +47,8 @@ _COMPLETED = OperationState.COMPLETED
 _BACKGROUND = PriorityClass.BACKGROUND
 #: Where an operation gets that is done as soon as it is accepted: by two steps of its table, taken here once.
 _DONE_AT_ONCE = OPERATION.step(OPERATION.step(_ACCEPTED, _RUNNING)[0], _COMPLETED)[0]
+#: The reverse window of an end that has never sent FLOW_UPDATE.
+_ANY = Window(UNLIMITED)
 _BACKGROUND_RESULTS = int(SessionFlagsAck.BACKGROUND_RESULTS_ENABLED)
 
 
@@ -78,6 +80,7 @@ class Session:
 
     __slots__ = (
         "_binding",
+        "_connection_reverse",
         "_connection_window",
         "_next_frame",
         "_operation_windows",
@@ -104,6 +107,7 @@ class Session:
         session_id: int,
         terms: SessionTerms,
         connection_window: Window,
+        connection_reverse: Window,
         *,
         resumed: bool = False,
     ) -> None:
@@ -123,6 +127,7 @@ class Session:
         """Results that came after their operation had ended."""
         self.attachment: object = None
         self._connection_window = connection_window
+        self._connection_reverse = connection_reverse
         self._binding: SchemaBinding | None = None
         self.bound: tuple[int, int, int, int, int] | None = None
         """What the last payload was bound with (see `layers.data`), and the registry's generation then."""
@@ -181,14 +186,16 @@ class Session:
             held = self._hold_above(parent_id, background)
         return held
 
-    def may_push(self, operation_id: int = 0) -> bool:
-        """Whether the other end takes results now: false while it has paused the session, or the operation, in the
-        reverse direction."""
-        held = None if self.reverse is None else self.reverse.hold()
-        if held in (None, Hold.CREDIT) and operation_id and self._reverse_windows:
-            window = self._reverse_windows.get(operation_id)
-            held = None if window is None else window.hold()
-        return held in (None, Hold.CREDIT)
+    def may_push(self, operation: Operation | None = None) -> bool:
+        """Whether the other end takes results now, of ``operation`` or of what happens beside the session's own: false while
+        it has paused the connection, the session or the operation in the reverse direction, or lets through only work of
+        class background there. drain_in_flight_only holds nothing back: a result belongs to an operation that exists."""
+        background = (self.terms.priority if operation is None else operation.priority) is _BACKGROUND
+        if not (self._connection_reverse.lets_pass(background) and (self.reverse or _ANY).lets_pass(background)):
+            return False
+        if operation is None or not self._reverse_windows:
+            return True
+        return self._reverse_windows.get(operation.operation_id, _ANY).lets_pass(background)
 
     def is_background(self, frame_id: int) -> bool:
         """Whether a result of this frame belongs to work that was submitted elsewhere (7.7, allow_background_results): such
@@ -367,6 +374,7 @@ class Session:
             self._connection_window.release()
         self._connection_window = Window(UNLIMITED)
         self._connection_window.in_flight = self.in_flight
+        self._connection_reverse = _ANY
 
     def apply_credit(
         self, operation_id: int, update: CreditUpdate, now: float, *, reverse: bool, tolerance: float = 0.0

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 
-from protocol.nnrp.enums import CancelScopeKind, ErrorCode, ExtType, FlowFlags, FlowScope, MessageType, UpdateReason
+from protocol.nnrp.enums import (
+    BackpressureLevel,
+    CancelScopeKind,
+    ErrorCode,
+    ExtType,
+    FlowFlags,
+    FlowScope,
+    MessageType,
+    OperationPriority,
+    UpdateReason,
+)
 from protocol.nnrp.extensions import ALL_FEATURES, ControlExtension, pack_extensions
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines.connection import ConnectionLimits
@@ -128,6 +140,55 @@ async def test_a_stale_flow_update_is_dropped_and_a_paused_session_keeps_its_res
         await peer.nothing_comes()
         await peer.send(flow(UpdateReason.RESUME, 6), session_id=1)
         assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=1;held"
+
+
+@pytest.mark.parametrize(
+    ("held_back", "comes"),
+    [
+        ({"update_reason": UpdateReason.PAUSE}, set()),
+        ({"update_reason": UpdateReason.CONGESTION, "backpressure_level": BackpressureLevel.HARD}, set()),
+        ({"update_reason": UpdateReason.REDUCE, "flow_flags": FlowFlags.BACKGROUND_ONLY}, {b"background"}),
+        (
+            {"update_reason": UpdateReason.REDUCE, "flow_flags": FlowFlags.DRAIN_IN_FLIGHT_ONLY},
+            {b"at once", b"sleep=1;soon", b"background"},
+        ),
+    ],
+    ids=["pause", "hard", "background only", "drain only"],
+)
+@pytest.mark.parametrize("scope", [FlowScope.CONNECTION, FlowScope.SESSION])
+async def test_a_client_holds_results_back(held_back: dict[str, Any], comes: set[bytes], scope: FlowScope) -> None:
+    """13.6 in the other direction, both scopes: what may not come waits, however it is made, its operation in flight; what
+    runs goes on, drops and answers come, and a resume with a higher epoch brings the rest. A second session is held back by
+    the connection's scope only."""
+    session_id = 0 if scope is FlowScope.CONNECTION else 1
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open(features=ALL_FEATURES)
+        await peer.open(OPEN.replace(requested_session_id=2), features=ALL_FEATURES)
+        await peer.send(FlowUpdate(scope_kind=scope, credit_epoch=1, **held_back), session_id=session_id)
+        await peer.submit(1, b"at once", context=SubmitContext(1))
+        await peer.submit(2, b"sleep=1;soon", context=SubmitContext(2))
+        background = OperationPriority.BACKGROUND
+        await peer.submit(3, b"background", context=SubmitContext(3, priority_class=background))
+        got = {text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in comes}
+        assert got == comes
+        await peer.nothing_comes()
+        assert served.service.statistics().operations == 3 - len(comes)
+        await peer.submit(4, b"sleep=60000;", context=SubmitContext(4))
+        await cancel(peer, CancelScope(CancelScopeKind.OPERATION, operation_id=4), frame_id=4)
+        assert (await peer.receive()).kind is MessageType.RESULT_DROP
+        await peer.submit(1, b"other", session_id=2, context=SubmitContext(1))
+        if scope is FlowScope.SESSION or b"at once" in comes:
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"other"
+        else:
+            await peer.nothing_comes()
+        await peer.send(
+            FlowUpdate(scope_kind=scope, update_reason=UpdateReason.RESUME, credit_epoch=2), session_id=session_id
+        )
+        rest = {b"at once", b"sleep=1;soon", b"background"} - comes
+        if scope is FlowScope.CONNECTION and rest:
+            rest |= {b"other"}
+        assert {text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in rest} == rest
+        await served.wait_until(lambda: served.service.statistics().operations == 0)
 
 
 @pytest.mark.parametrize(

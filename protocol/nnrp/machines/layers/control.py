@@ -173,7 +173,7 @@ class SessionControl(Handshake):
         self, session_id: int, terms: SessionTerms, *, resumed: bool = False, carried: tuple[Operation, ...] = ()
     ) -> Session:
         """Put a session on this connection: opened, resumed, or moved here by a migration."""
-        session = Session(session_id, terms, self.window, resumed=resumed)
+        session = Session(session_id, terms, self.window, self.reverse, resumed=resumed)
         self.sessions[session_id] = session
         self._closed_ids.pop(session_id, None)
         self._extended = self._extended or bool(terms.features)

@@ -149,7 +149,8 @@ class ConnectionCore:
         self.schemas = schemas
         self.store: ObjectStore | None = None
         self.window = Window(UNLIMITED)
-        self.reverse: Window | None = None
+        self.reverse = Window(UNLIMITED)
+        """Credit that the submitting end grants the other way; see `Session.may_push`."""
         self.counters = ConnectionCounters()
         self.close_sent = False
         self.close_received = False

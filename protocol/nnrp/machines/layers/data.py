@@ -335,11 +335,7 @@ class DataFlow(CacheFlow):
         tolerance = self.limits.reduction_tolerance if ours else 0.0
         if session is not None:
             return session.apply_credit(message.operation_id, update, now, reverse=reverse, tolerance=tolerance)
-        if not reverse:
-            return self.window.apply(update, now, tolerance=tolerance)
-        if self.reverse is None:
-            self.reverse = Window(update.credit)
-        return self.reverse.apply(update, now)
+        return self.reverse.apply(update, now) if reverse else self.window.apply(update, now, tolerance=tolerance)
 
 
 def _bind(session: Session, registry: SchemaRegistry, descriptor: TypedPayloadDescriptor) -> None:

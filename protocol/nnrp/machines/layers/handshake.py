@@ -220,7 +220,7 @@ class Handshake(ConnectionCore):
             granted_operation_credit=0,
             implicit=True,
         )
-        session = Session(self.reserved_session_id, terms, self.window)
+        session = Session(self.reserved_session_id, terms, self.window, self.reverse)
         self.sessions[session.session_id] = session
         self.reserved_session_id = 0
         self._learn(DialectInput.IMPLICIT_SUBMIT)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from protocol.nnrp.enums import (
     BackpressureLevel,
     FlowFlags,
     FlowScope,
+    OperationPriority,
     SessionFlags,
     UpdateReason,
 )
@@ -375,12 +378,50 @@ def test_credit_the_other_way_is_kept_apart() -> None:
     assert theirs.may_push()
     duo.client.machine.update_credit(0.0, session=mine, operation_id=7, reason=PAUSE)
     duo.pump()
-    assert not theirs.may_push(7)
-    assert theirs.may_push(8)
+    first, second = (theirs.accept(0.0, frame) for frame in (7, 8))
+    assert not theirs.may_push(first)
+    assert theirs.may_push(second)
     window = theirs.operation_window(7, reverse=True)
     assert window is not None
     assert window.epoch == 1, "epochs are counted per scope in this direction too"
     assert theirs.operation_window(7) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "balanced", "background"),
+    [
+        ({"reason": PAUSE}, False, False),
+        ({"reason": CONGESTION, "level": HARD}, False, False),
+        ({"reason": CONGESTION, "level": SOFT}, True, True),
+        ({"reason": REDUCE, "drain_only": True}, True, True),
+        ({"reason": REDUCE, "background_only": True}, False, True),
+        ({"reason": REDUCE, "credit": 0}, True, True),
+    ],
+    ids=["pause", "hard", "soft", "drain only", "background only", "no credit"],
+)
+@pytest.mark.parametrize("scope", ["connection", "session", "operation"])
+def test_what_a_client_holds_back(order: dict[str, Any], balanced: bool, background: bool, scope: str) -> None:
+    """13.6 in the other direction, each scope: the newest update holds results back or lets them flow, by the class of their
+    operation where it says background_only."""
+    duo = Duo()
+    duo.connect()
+    mine, theirs = duo.open(features=ALL_FEATURES)
+    context = SubmitContext(2, priority_class=OperationPriority.BACKGROUND)
+    operations = (theirs.accept(0.0, 1, context=SubmitContext(1)), theirs.accept(0.0, 2, context=context))
+
+    def tell(**wanted: Any) -> None:
+        session = None if scope == "connection" else mine
+        for each in (1, 2) if scope == "operation" else (0,):
+            duo.client.machine.update_credit(0.0, session=session, operation_id=each, **wanted)
+        duo.pump()
+
+    tell(**order)
+    assert [theirs.may_push(each) for each in operations] == [balanced, background]
+    assert theirs.hold() is None, "its own submits are another matter"
+    if scope == "connection":
+        assert duo.open()[1].may_push() == balanced, "a session that is opened later is held back as well"
+    tell(reason=RESUME)
+    assert all(theirs.may_push(each) for each in operations)
 
 
 def test_unlimited_until_told_otherwise() -> None:
