@@ -6,6 +6,7 @@ import signal
 import sys
 from functools import partial
 from types import FrameType
+from typing import Final
 
 import trio
 from hypercorn.utils import LifespanFailureError
@@ -18,35 +19,49 @@ from server.telemetry import log, set_up_logging
 
 __all__ = ["run"]
 
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
 
 def run(config: Config) -> int:
     """Serve until SIGINT or SIGTERM. 0: ended as asked; 1: could not start, or the engine failed (said on standard error)."""
+    outside = _Outside()
+    for number in _SIGNALS:
+        signal.signal(number, outside)
     set_up_logging(config.log_level, config.log_format)
     give_back_large_blocks()
-    # A second signal that comes when Trio has already let go of them must not spoil the exit code.
-    signal.signal(signal.SIGTERM, _die_quietly)
     application = Application(config, nnrp_port=NNRP_PORT)
     failures: list[str] = []
     try:
-        trio.run(_serve, config, application)
+        trio.run(_serve, config, application, outside)
     except* LifespanFailureError:
         failures.append(application.failure or "could not start")
     except* OSError as errors:
         failures += [f"cannot listen on {config.hostname}:{config.port}: {text}" for text in _texts(errors)]
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _SIGNALS:
+        # The interpreter puts its own handlers back while it ends, but for this one.
+        signal.signal(number, signal.SIG_IGN)
     for failure in failures:
         sys.stderr.write(f"moorline: {failure}\n")
     return 1 if failures else 0
 
 
-def _die_quietly(_: int, __: FrameType | None) -> None:
-    raise SystemExit(0)
+class _Outside:
+    """Takes the signals that come when Trio has no receiver for them: before, they ask for the end like any other; after,
+    the end is under way. It must not raise: an exception that comes between two steps of Trio's own leaves `trio.run`
+    waiting for a task that is no more."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self, _: int, __: FrameType | None) -> None:
+        self.asked = True
 
 
-async def _serve(config: Config, application: Application) -> None:
+async def _serve(config: Config, application: Application, outside: _Outside) -> None:
     stop = trio.Event()
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*_SIGNALS) as signals:
+        if outside.asked:
+            stop.set()
         async with trio.open_nursery() as nursery:
 
             async def listen() -> None:

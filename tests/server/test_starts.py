@@ -168,6 +168,70 @@ async def test_sigterm_with_everything_open(stubborn: bool, tmp_path: Path) -> N
         assert left == []
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+async def test_a_signal_between_the_end_of_serving_and_that_of_the_loop(name: str, tmp_path: Path) -> None:
+    """Trio winds up its system tasks when the receiver of signals is gone: an exception there would leave it waiting for
+    ever for a task of its own."""
+    (tmp_path / "late.py").write_text(f"""
+import signal, sys
+import trio
+import server.process
+from server.config import load
+
+serve = server.process.serve
+
+async def signal_at_the_end():
+    try:
+        await trio.sleep_forever()
+    finally:
+        signal.raise_signal(signal.{name})
+
+async def and_signal_again(*args, **more):
+    trio.lowlevel.spawn_system_task(signal_at_the_end)
+    await serve(*args, **more)
+
+server.process.serve = and_signal_again
+sys.exit(server.process.run(load({{"port": "0"}})))
+""")
+    async with running(["late"], {"PYTHONPATH": f"{ROOT}:{tmp_path}"}) as server:
+        await assert_listening(server)
+        server.terminate()
+        assert await server.wait(within=5) == 0, server.output
+        assert "Traceback" not in server.output
+
+
+async def test_a_signal_before_trio_listens_for_it(tmp_path: Path) -> None:
+    (tmp_path / "early.py").write_text("""
+import signal, sys
+import server.process
+from server.config import load
+
+server.process.give_back_large_blocks = lambda: signal.raise_signal(signal.SIGTERM)
+sys.exit(server.process.run(load({"port": "0"})))
+""")
+    async with running(["early"], {"PYTHONPATH": f"{ROOT}:{tmp_path}"}) as server:
+        assert await server.wait(within=10) == 0, server.output
+        assert "Traceback" not in server.output
+
+
+async def test_signals_without_end_while_it_ends() -> None:
+    async with running(MODULE) as server, trio.open_nursery() as nursery:
+        await assert_listening(server)
+
+        async def insist() -> None:
+            while server.process.poll() is None:
+                server.terminate()
+                await trio.sleep(0.001)
+
+        nursery.start_soon(insist)
+        assert await server.wait(within=5) == 0, server.output
+        assert "Traceback" not in server.output
+
+
+async def assert_listening(server: Process) -> None:
+    assert (await ask(server.port, "GET", "/health")).status == 200
+
+
 def alive(pid: int) -> bool:
     """A zombie is not: whose duty it is to bury an orphan is a matter of the container."""
     try:
