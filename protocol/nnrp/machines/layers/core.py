@@ -10,7 +10,6 @@ import attrs
 from protocol.errors import Reach
 from protocol.nnrp.enums import ConnectionState, MessageType, OperationFeatures
 from protocol.nnrp.errors import MESSAGE_REACH, NnrpError, NnrpLocalError, Outcome
-from protocol.nnrp.extensions import NO_FEATURES
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines.cache_records import CacheLimits, CachePool
 from protocol.nnrp.machines.connection_table import (
@@ -35,7 +34,8 @@ from protocol.transitions import IllegalTransition
 
 __all__ = ["ConnectionCore", "ConnectionLimits", "Side"]
 
-#: Closed sessions whose ids are remembered, so that traffic for them is BadState and not UnknownSession.
+#: Closed sessions that are remembered with what they were granted, so that what crosses a close is read as it was meant,
+#: and is BadState, not UnknownSession.
 CLOSED_IDS = 4096
 
 _BY_NUMBER = {int(kind): given for kind, given in INPUTS.items()}
@@ -157,7 +157,7 @@ class ConnectionCore:
         self.end_cause: EndCause | None = None
         self.attachment: object = None
         self._outbox: list[Outgoing] = []
-        self._closed_ids: dict[int, None] = {}
+        self._closed_ids: dict[int, int] = {}
         self._closing: dict[int, Session] = {}
         self._peer_sent = 0
         self._created_at = now
@@ -182,9 +182,9 @@ class ConnectionCore:
         return self.window.in_flight
 
     def granted(self, session_id: int) -> OperationFeatures:
-        """The operation extensions of a session: what ``RawPacket.decode`` needs to read a body of it."""
+        """The operation extensions of a session: what ``RawPacket.decode`` needs to read a body of it, also behind its close."""
         session = self.sessions.get(session_id)
-        return NO_FEATURES if session is None else _FEATURES[session.terms.features]
+        return _FEATURES[self._closed_ids.get(session_id, 0) if session is None else session.terms.features]
 
     def may_send(self, kind: MessageType) -> bool:
         """Whether the peer's dialect reads this message at all."""
@@ -323,7 +323,7 @@ class ConnectionCore:
         """The session is closed: its id may be opened again, and until then counts as closed."""
         self.sessions.pop(session.session_id, None)
         self._closing.pop(session.session_id, None)
-        self._closed_ids[session.session_id] = None
+        self._closed_ids[session.session_id] = session.terms.features
         if len(self._closed_ids) > CLOSED_IDS:
             del self._closed_ids[next(iter(self._closed_ids))]
 

@@ -156,7 +156,8 @@ class DataFlow(CacheFlow):
         retry_after_ms: int | None = None,
     ) -> FlowUpdate:
         """Grant, narrow or stop. The scope is the connection, ``session``, or an operation of it; the epoch is the next
-        of that scope. ``credit`` None leaves the window as it is."""
+        of that scope. ``credit`` None leaves the window as it is. Raises NnrpLocalError where the connection is not open,
+        NnrpError BadState where the session is closed."""
         flags = (
             int(FlowFlags.CREDIT_VALID) * (credit is not None)
             | int(FlowFlags.RETRY_AFTER_VALID) * (retry_after_ms is not None)
@@ -164,6 +165,8 @@ class DataFlow(CacheFlow):
             | int(FlowFlags.DRAIN_IN_FLIGHT_ONLY) * drain_only
         )
         self._step_ours(ConnectionInput.TRAFFIC, MessageType.FLOW_UPDATE)
+        if session is not None:
+            session.step(SessionInput.TRAFFIC, "FLOW_UPDATE")
         scope, field = _scope(session, operation_id)
         message = FlowUpdate(
             scope_kind=scope,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -40,6 +41,7 @@ from protocol.nnrp.enums import (
     SessionState,
     SubmitMode,
     TransportId,
+    UpdateReason,
 )
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ObjectMetaEntry
@@ -650,6 +652,36 @@ def test_close_faults(duo: Duo) -> None:
     duo.to_server(SessionClose(), session_id=4)
     assert duo.server.errors.pop().outcome is Outcome.BAD_STATE
     assert not duo.server.machine.closed
+
+
+def cancel_all(machine: Connection, session: Session) -> None:
+    machine.cancel(session, CancelScopeKind.SESSION)
+
+
+def put_with_meta(machine: Connection, session: Session) -> None:
+    message = CachePut(cache_key_lo=1, object_kind=ObjectKind.PROMPT_SEGMENT, ttl_ms=1000)
+    machine.put_object(session, message, b"x", ObjectMetaEntry(ObjectMeta(1, 1)))
+
+
+@pytest.mark.parametrize("ask", [cancel_all, put_with_meta])
+def test_what_crosses_a_close_is_late_and_not_malformed(duo: Duo, ask: Callable[[Connection, Session], None]) -> None:
+    """nnrp-wire 13.2: BadState for a closed session. Extensions are still read as that session was granted them."""
+    mine, theirs = duo.open(features=ALL_FEATURES)
+    duo.submit(mine)
+    duo.server.machine.detach(theirs.session_id)
+    ask(duo.client.machine, mine)
+    duo.pump()
+    assert [each.outcome for each in duo.server.errors] == [Outcome.BAD_STATE]
+
+
+def test_no_credit_for_a_closed_session(duo: Duo) -> None:
+    """nnrp-wire 13.2: the peer would only answer BadState."""
+    mine, _ = duo.open()
+    duo.client.machine.detach(mine.session_id)
+    with pytest.raises(NnrpError) as caught:
+        duo.client.machine.update_credit(0.0, session=mine, reason=UpdateReason.PAUSE)
+    assert caught.value.outcome is Outcome.BAD_STATE
+    assert not duo.client.machine.has_messages
 
 
 def test_the_watermark_travels(duo: Duo) -> None:
