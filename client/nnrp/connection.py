@@ -516,7 +516,7 @@ class NnrpConnection:
             return
         if event.operation is not None and isinstance(sent := event.operation.attachment, Sent):
             sent.submission.finish(ended(event.operation, message.error_code))
-        elif event.session is not None and message.error_scope is ErrorScope.SESSION:
+        if event.session is not None and message.error_scope is ErrorScope.SESSION:
             self._on_session_error(event.session, message, text)
         self.credit.changed()
 
@@ -639,6 +639,11 @@ class NnrpConnection:
         if session is not None and isinstance(session.attachment, NnrpSession):
             session.attachment.take_hint(hint, event.packet.header.frame_id)
 
+    def _on_patched(self, event: events.PatchAnswered) -> None:
+        session = event.session.attachment
+        if isinstance(session, NnrpSession):
+            session.patched(event.packet)
+
     def _on_cache_answer(self, event: events.CacheAnswered) -> None:
         session = None if event.session is None else event.session.attachment
         if isinstance(session, NnrpSession):
@@ -745,6 +750,7 @@ _ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {
     events.BackgroundReceived: NnrpConnection._on_background,
     events.FlowReceived: NnrpConnection._on_flow,
     events.HintReceived: NnrpConnection._on_hint,
+    events.PatchAnswered: NnrpConnection._on_patched,
     events.CacheAnswered: NnrpConnection._on_cache_answer,
     events.PongReceived: NnrpConnection._on_pong,
     events.SessionCloseProgress: NnrpConnection._on_close_progress,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.nnrp.enums import CacheErrorCode, ErrorCode, OperationState, SchemaErrorCode, SessionErrorCode
+from protocol.nnrp.messages import SessionPatchAck
 
 __all__ = [
     "NnrpCacheRefused",
     "NnrpClientError",
     "NnrpConnectionLost",
     "NnrpOperationEnded",
+    "NnrpPatchRefused",
     "NnrpRefused",
     "NnrpResultsLost",
     "NnrpSessionOver",
@@ -51,6 +53,14 @@ class NnrpCacheRefused(NnrpClientError):
     def __init__(self, code: int) -> None:
         super().__init__(f"refused: {_NAMES.get(code, 'unknown code')} ({code:#010x})")
         self.code = code
+
+
+class NnrpPatchRefused(NnrpClientError):
+    """The server has changed nothing. ``answer`` says why (nnrp-wire 7.4); with a ``retry_after_ms`` it may do so later."""
+
+    def __init__(self, answer: SessionPatchAck) -> None:
+        super().__init__(f"SESSION_PATCH was refused: {answer.reject_reason.name.lower()}")
+        self.answer = answer
 
 
 class NnrpOperationEnded(NnrpClientError):

@@ -9,12 +9,19 @@ import trio
 
 from client.nnrp.background import Background
 from client.nnrp.cache import Lease, NnrpCache
-from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpOperationEnded, NnrpSessionOver
+from client.nnrp.errors import (
+    NnrpClientError,
+    NnrpConnectionLost,
+    NnrpOperationEnded,
+    NnrpPatchRefused,
+    NnrpSessionOver,
+)
 from client.nnrp.references import refer
 from client.nnrp.results import Result
 from client.nnrp.submission import Submission
 from protocol.layout import Buffer
 from protocol.nnrp.enums import (
+    AckStatus,
     BudgetPolicy,
     CancelReason,
     CancelScopeKind,
@@ -25,15 +32,17 @@ from protocol.nnrp.enums import (
     InFlightPolicy,
     OperationFeatures,
     OperationPriority,
+    PatchMask,
     PayloadKind,
     PriorityClass,
     ProfileId,
     StreamSemantics,
 )
 from protocol.nnrp.machines.operation import Operation
+from protocol.nnrp.machines.patching import SessionSettings
 from protocol.nnrp.machines.session import Session
-from protocol.nnrp.messages import FrameCancel, FrameSubmit, ResultHint, SessionOpen
-from protocol.nnrp.packet import BodyLike, encode_parts
+from protocol.nnrp.messages import FrameCancel, FrameSubmit, ResultHint, SessionOpen, SessionPatch, SessionPatchAck
+from protocol.nnrp.packet import BodyLike, Packet, encode_parts
 from protocol.nnrp.regions import ExtensionFrame, Regions, TypedPayload
 from protocol.nnrp.vendor import SubmitContext
 
@@ -45,6 +54,7 @@ __all__ = ["NnrpSession", "Sent", "SubmitOptions", "ended"]
 Payload: TypeAlias = Buffer | list[TypedPayload] | tuple[TypedPayload, ...]
 """One payload under the session's default schema, or typed payloads as they are."""
 
+_DEFAULTS = SessionSettings()
 _RETRANSMIT = HeaderFlags.RETRANSMIT
 _NO_FLAGS = HeaderFlags(0)
 
@@ -88,6 +98,15 @@ class Sent:
     submission: Submission
 
 
+@attrs.define(slots=True, eq=False)
+class _Patch:
+    """A SESSION_PATCH under way."""
+
+    answered: trio.Event = attrs.field(factory=trio.Event)
+    ack: SessionPatchAck | None = None
+    error: NnrpClientError | None = None
+
+
 class NnrpSession:
     """Made by `NnrpConnection.open_session`. ``machine`` changes when the session is resumed."""
 
@@ -112,6 +131,7 @@ class NnrpSession:
         self._attached = True
         self._closed: trio.Event | None = None
         self._cache: NnrpCache | None = None
+        self._patches: list[_Patch] = []
 
     # What is there
 
@@ -131,6 +151,11 @@ class NnrpSession:
     @property
     def in_flight(self) -> int:
         return self.machine.in_flight
+
+    @property
+    def settings(self) -> SessionSettings:
+        """What SESSION_PATCH can change, as the server has last confirmed it."""
+        return self.machine.settings or _DEFAULTS
 
     @property
     def over(self) -> bool:
@@ -207,6 +232,51 @@ class NnrpSession:
             self._connection.flush()
         return [sent.submission for each in reached if isinstance(sent := each.attachment, Sent)]
 
+    async def patch(
+        self,
+        *,
+        target_cadence_x100: int | None = None,
+        quality_tier: int | None = None,
+        degrade_policy: int | None = None,
+        active_lane_mask: int | None = None,
+        preferred_codec_bitmap: int | None = None,
+        preferred_compression_bitmap: int | None = None,
+        profile_patch: bytes | None = None,
+        profile_id: int = 0,
+    ) -> SessionPatchAck:
+        """Change settings of the session (nnrp-wire 7.3); None leaves one as it is. Returns the server's answer: its masks tell
+        what was applied, where that is not all. What is in force then: `settings`.
+
+        Raises `NnrpPatchRefused` where nothing was, `NnrpSessionOver`, `NnrpConnectionLost` where it cannot be known, and
+        ``NnrpLocalError`` where the session cannot be patched any more.
+        """
+        self._check()
+        machine = self._connection.need_machine()
+        if not self._attached:
+            raise NnrpConnectionLost("the session is being resumed")
+        wanted = {
+            "target_cadence_x100": target_cadence_x100,
+            "quality_tier": quality_tier,
+            "degrade_policy": degrade_policy,
+            "active_lane_mask": active_lane_mask,
+            "preferred_codec_bitmap": preferred_codec_bitmap,
+            "preferred_compression_bitmap": preferred_compression_bitmap,
+        }
+        mask = sum(1 << bit for bit, value in enumerate((*wanted.values(), profile_patch)) if value is not None)
+        fields = {name: value for name, value in wanted.items() if value is not None}
+        request = SessionPatch(profile_id=profile_id, patch_mask=PatchMask(mask), **fields)
+        machine.patch_session(self.machine, request, profile_patch or b"")
+        patch = _Patch()
+        self._patches.append(patch)
+        self._connection.flush()
+        await self._connection.wait_answer(patch.answered, "SESSION_PATCH")
+        if patch.ack is None:
+            assert patch.error is not None
+            raise patch.error
+        if patch.ack.ack_status is AckStatus.REJECTED:
+            raise NnrpPatchRefused(patch.ack)
+        return patch.ack
+
     async def close(
         self, *, policy: InFlightPolicy = InFlightPolicy.DRAIN, drain_timeout_ms: int = 0, patience: float = 10.0
     ) -> None:
@@ -247,6 +317,7 @@ class NnrpSession:
         self._token = b""
         if self._cache is not None:
             self._cache.fail(error)
+        self._fail_patches(error)
         if self._closed is not None:
             self._closed.set()
         self.background.finish(None if isinstance(error, NnrpSessionOver) else error)
@@ -261,6 +332,15 @@ class NnrpSession:
         if operation is not None and isinstance(sent := operation.attachment, Sent):
             sent.submission.hint = hint
 
+    def patched(self, packet: Packet) -> None:
+        """A SESSION_PATCH_ACK has come. They come in the order of the patches; one that nobody waits for counts too."""
+        ack = packet.metadata
+        assert isinstance(ack, SessionPatchAck)
+        if self._patches:
+            patch = self._patches.pop(0)
+            patch.ack = ack
+            patch.answered.set()
+
     @property
     def attached(self) -> bool:
         """Whether the session is on a connection; submits wait while it is not."""
@@ -268,6 +348,7 @@ class NnrpSession:
 
     def detach(self) -> None:
         self._attached = False
+        self._fail_patches(NnrpConnectionLost("the connection was lost before SESSION_PATCH was answered"))
 
     def stay(self) -> None:
         """It is on the connection it was on, after all."""
@@ -278,6 +359,7 @@ class NnrpSession:
         carried = self._live()
         machine.resume_frames_at(self.machine.next_frame_id)
         machine.adopt(tuple(carried))
+        machine.settings = self.machine.settings
         self.machine, self._token, self._attached = machine, token, True
         return [(each, sent) for each in carried if isinstance(sent := each.attachment, Sent)]
 
@@ -311,6 +393,12 @@ class NnrpSession:
         if not self._attached or self._connection.machine is None:
             return True
         return self.machine.hold(options.parent_id, options.priority) is not None
+
+    def _fail_patches(self, error: NnrpClientError) -> None:
+        while self._patches:
+            patch = self._patches.pop(0)
+            patch.error = error
+            patch.answered.set()
 
     def _check(self) -> None:
         if self._over is not None:

@@ -15,7 +15,6 @@ from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, Side
 from protocol.nnrp.machines.connection_table import Dialect
-from protocol.nnrp.machines.patching import PatchPolicy
 from protocol.nnrp.machines.reading import cancel_scope
 from protocol.nnrp.messages import FrameSubmit
 from protocol.nnrp.packet import RawPacket
@@ -395,7 +394,10 @@ def _act_on_close(link: Link, event: events.SessionCloseProgress, now: float) ->
 
 
 def _act_on_patch(link: Link, event: events.PatchReceived, now: float) -> None:
-    link.machine.answer_patch(event.session, event.packet, PatchPolicy())
+    policy, agreed = link.service.policy.patching, link.machine.answer
+    if agreed is not None:
+        policy = policy.within(agreed)
+    link.machine.answer_patch(event.session, event.packet, policy)
 
 
 def _act_on_migrate(link: Link, event: events.MigrateReceived, now: float) -> None:

@@ -13,6 +13,7 @@ from protocol.nnrp.machines.cache_records import CacheLimits, CachePool
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.hello import HelloPolicy
 from protocol.nnrp.machines.opening import OpenPolicy
+from protocol.nnrp.machines.patching import PatchPolicy
 from protocol.nnrp.messages import CachePut
 from server.config import Config
 from server.nnrp.scheduler import SchedulingPolicy
@@ -46,6 +47,8 @@ class ServingPolicy:
     strict: bool = False
     hello: HelloPolicy = attrs.field(factory=HelloPolicy)
     opening: OpenPolicy = attrs.field(factory=OpenPolicy)
+    patching: PatchPolicy = attrs.field(factory=PatchPolicy)
+    """Narrowed by what the hello has agreed on."""
     limits: ConnectionLimits = attrs.field(factory=ConnectionLimits)
     authenticate: Authenticate = attrs.field(factory=lambda: token_check(None))
     scheduling: SchedulingPolicy = attrs.field(factory=SchedulingPolicy)

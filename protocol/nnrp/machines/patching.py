@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from protocol.nnrp.enums import AckStatus, PatchMask, PatchRejectReason
-from protocol.nnrp.messages import SessionPatch, SessionPatchAck
+from protocol.nnrp.enums import AckStatus, PatchMask, PatchRejectReason, ProfileId
+from protocol.nnrp.messages import ServerHelloAck, SessionPatch, SessionPatchAck, TensorProfilePatchBlock
 
 __all__ = ["PatchPolicy", "SessionSettings", "apply_answer", "decide_patch"]
 
@@ -48,6 +48,15 @@ class PatchPolicy:
     retry_after_ms: int = 0
     """Non-zero refuses every patch for now: rate_limited."""
 
+    def within(self, agreed: ServerHelloAck) -> PatchPolicy:
+        """The same, but no lane, codec or compression that the hello has not agreed on."""
+        return attrs.evolve(
+            self,
+            max_lane_count=max(agreed.max_lane_count, 1),
+            codec_bitmap=_narrow(self.codec_bitmap, agreed.accepted_codec_bitmap),
+            compression_bitmap=_narrow(self.compression_bitmap, agreed.accepted_compression_bitmap),
+        )
+
 
 def decide_patch(
     request: SessionPatch, body: bytes, current: SessionSettings, policy: PatchPolicy, *, profile_id: int
@@ -71,7 +80,9 @@ def decide_patch(
             elif reason is PatchRejectReason.NONE:
                 reason = refusal
     if asked & int(_M.PROFILE_PATCH):
-        if policy.mask & int(_M.PROFILE_PATCH) and body:
+        if profile_id == ProfileId.TENSOR and len(body) not in (0, TensorProfilePatchBlock.SIZE):
+            reason = reason or PatchRejectReason.INVALID_RANGE
+        elif policy.mask & int(_M.PROFILE_PATCH) and body:
             applied |= int(_M.PROFILE_PATCH)
             changes["profile_patch"] = body
         elif reason is PatchRejectReason.NONE:
@@ -90,6 +101,10 @@ def apply_answer(answer: SessionPatchAck, body: bytes, current: SessionSettings)
         answer.effective_compression_bitmap,
         body or current.profile_patch,
     )
+
+
+def _narrow(bitmap: int | None, agreed: int) -> int:
+    return agreed if bitmap is None else bitmap & agreed
 
 
 def _refuse(bit: PatchMask, value: int, policy: PatchPolicy) -> PatchRejectReason:

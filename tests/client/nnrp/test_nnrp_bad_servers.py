@@ -15,12 +15,21 @@ from client.backoff import ReconnectPolicy
 from client.nnrp import (
     NnrpConnection,
     NnrpConnectionLost,
+    NnrpOperationEnded,
     NnrpOptions,
     NnrpResultsLost,
     NnrpSessionOver,
     open_nnrp,
 )
-from protocol.nnrp.enums import CloseStatus, ErrorScope, MessageType, PayloadKind, SessionFlagsAck, SessionStatus
+from protocol.nnrp.enums import (
+    CloseStatus,
+    ErrorScope,
+    MessageType,
+    OperationState,
+    PayloadKind,
+    SessionFlagsAck,
+    SessionStatus,
+)
 from protocol.nnrp.header import Header
 from protocol.nnrp.messages import (
     Error,
@@ -269,3 +278,27 @@ async def test_answers_go_to_their_requests_in_order(status: SessionStatus) -> N
         with trio.move_on_after(0.05):
             await connection.open_session()
         assert (await connection.open_session()).session_id == 1
+
+
+@pytest.mark.parametrize("scope", [ErrorScope.SESSION, ErrorScope.FRAME])
+async def test_an_error_in_the_place_of_a_result(scope: ErrorScope) -> None:
+    """7.6, 12.9: server_busy is of the session by default, and names the frame it is about: that operation has ended, whatever
+    the scope, and the session goes on."""
+
+    async def script(server: Server) -> None:
+        await server.greet()
+        await server.open()
+        for _ in range(2):
+            header = await server.expect(MessageType.FRAME_SUBMIT)
+            error = Error(error_code=0x0B, error_scope=scope, related_session_id=1, related_frame_id=header.frame_id)
+            await server.stream.send_all(raw(error, session_id=1))
+        await server.rest()
+
+    async with connected(script) as connection:
+        session = await connection.open_session()
+        for _ in range(2):
+            with pytest.raises(NnrpOperationEnded) as ended:
+                await session.request(b"x")
+            assert (ended.value.state, ended.value.code) == (OperationState.FAILED, 0x0B)
+        assert session.in_flight == 0
+        assert not session.over
