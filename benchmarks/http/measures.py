@@ -66,7 +66,7 @@ def _share_of_alone(medians: Mapping[str, Figures]) -> tuple[float, bool]:
 
 
 def _round_trips(server: str, agent: tuple[str, ...]) -> Figures:
-    """Both transports and two widths, beside the agent alone in the same minute."""
+    """Both transports and two widths, beside the agent alone and, for a WebSocket, the bare relay in the same minute."""
     figures: Figures = {}
     for width in (1, 20):
         alone = rounds.alone(agent, width)
@@ -76,6 +76,11 @@ def _round_trips(server: str, agent: tuple[str, ...]) -> Figures:
             figures[f"{transport}_{width}"] = taken["per_s"]
             figures[f"{transport}_{width}_cpu_us"] = taken["cpu_us"]
             figures[f"share_{transport}_{width}"] = taken["per_s"] / alone
+        if server == "moorline":
+            taken = rounds.over_websocket("relay", agent, width)
+            figures[f"relay_ws_{width}"] = taken["per_s"]
+            figures[f"relay_ws_{width}_cpu_us"] = taken["cpu_us"]
+            figures[f"relay_share_ws_{width}"] = taken["per_s"] / alone
     return figures
 
 

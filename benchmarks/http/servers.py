@@ -82,13 +82,20 @@ def _qwen(workspace: Path, flags: tuple[str, ...], agent: tuple[str, ...]) -> tu
     return command, {**env, "OPENAI_MODEL": "none", "HOME": str(workspace.parent)}
 
 
+def _relay(_: Path, __: tuple[str, ...], agent: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
+    return [sys.executable, "-m", "benchmarks.http.relay", *agent], {}
+
+
+_COMMANDS = {"moorline": _moorline, "qwen": _qwen, "relay": _relay}
+
+
 @contextmanager
 def serving(name: str, *flags: str, agent: tuple[str, ...] = AGENT) -> Iterator[Server]:
-    """The server `name` on a free port with the benchmark agent behind it; ended by SIGTERM, in the end by SIGKILL."""
+    """The server `name` (or the relay, which takes no flags) on a free port with the benchmark agent behind it; ended by SIGTERM, in the end by SIGKILL."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as root:
         workspace = Path(root) / "workspace"
         workspace.mkdir()
-        command, env = (_moorline if name == "moorline" else _qwen)(workspace, flags, agent)
+        command, env = _COMMANDS[name](workspace, flags, agent)
         log = Path(root) / "log"
         with log.open("wb") as stderr:
             process = subprocess.Popen(
