@@ -17,6 +17,7 @@ import httpx2
 import msgspec
 import trio
 
+from client.deadline import outlasting
 from client.dial import Connect, open_tcp
 from client.errors import (
     DaemonConnectionError,
@@ -146,15 +147,20 @@ class HttpLink:
         headers: Mapping[str, str] | None = None,
         body: object = None,
         content: bytes | None = None,
+        linger: float = 0.0,
     ) -> Answer:
         """One request and its complete answer, whatever its status.
 
         ``body`` is encoded as JSON; ``content`` is JSON already. A GET that found its connection dead is repeated
-        once. Raises :class:`DaemonConnectionError` on failure.
+        once. A caller who is cancelled when the whole request has left still waits ``linger`` seconds for the answer,
+        and gets it (see :func:`outlasting`). Raises :class:`DaemonConnectionError` on failure.
         """
         if body is not None:
             content = msgspec.json.encode(body)
-        attempt = functools.partial(self._request_once, method, path, headers, content)
+        progress = _Progress()
+        attempt = functools.partial(self._request_once, method, path, headers, content, progress)
+        if linger > 0:
+            return await outlasting(lambda: linger if progress.sent else 0.0, attempt)
         try:
             return await attempt()
         except DaemonConnectionError as exc:
@@ -168,7 +174,7 @@ class HttpLink:
         Raises :class:`DaemonHttpError` for a refusal and :class:`DaemonProtocolError` for a 200 that is no stream.
         """
         accept = {"Accept": "text/event-stream"}
-        stream = await self._begin("GET", path, accept | dict(headers or {}), None)
+        stream = await self._begin("GET", path, accept | dict(headers or {}), None, _Progress())
         if stream.is_event_stream:
             return stream
         try:
@@ -186,20 +192,19 @@ class HttpLink:
             await self._client.aclose()
 
     async def _request_once(
-        self, method: str, path: str, headers: Mapping[str, str] | None, content: bytes | None
+        self, method: str, path: str, headers: Mapping[str, str] | None, content: bytes | None, progress: _Progress
     ) -> Answer:
-        stream = await self._begin(method, path, headers, content)
+        stream = await self._begin(method, path, headers, content, progress)
         try:
             return await stream.read_all()
         finally:
             await stream.aclose()
 
     async def _begin(
-        self, method: str, path: str, headers: Mapping[str, str] | None, content: bytes | None
+        self, method: str, path: str, headers: Mapping[str, str] | None, content: bytes | None, progress: _Progress
     ) -> StreamAnswer:
         if self._closed:
             raise DaemonTransportClosedError("the client is closed")
-        progress = _Progress()
         all_headers = dict(headers or {})
         if content is not None:
             all_headers.setdefault("Content-Type", "application/json")
@@ -219,13 +224,18 @@ class HttpLink:
 
 
 class _Progress:
-    """Learns from the pool whether a request left for the daemon. Until then nobody can have received it."""
+    """Learns from the pool how far a request got on its way to the daemon."""
 
     sending = False
+    """Some of it may have left. Until then nobody can have received it."""
+    sent = False
+    """All of it has left. Until then nobody can have acted on it."""
 
     async def note(self, name: str, info: object) -> None:
         if name == "http11.send_request_headers.started":
             self.sending = True
+        elif name == "http11.send_request_body.complete":
+            self.sent = True
 
 
 def _describe(exc: Exception) -> str:

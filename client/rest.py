@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import quote
 
+import trio
+
 from client.errors import DaemonHttpError, DaemonProtocolError
 from client.events import event_from_rest
 from client.http import Answer, HttpLink
@@ -30,6 +32,11 @@ from protocol.acp import CLIENT_ID_HEADER, EPOCH_HEADER, IDEMPOTENCY_KEY_HEADER,
 from protocol.jsonrpc import Id
 
 __all__ = ["RestTransport", "cursor_headers", "rest_call", "rest_capabilities", "rest_health", "session_path"]
+
+ACCEPTANCE_WAIT = 2.0
+"""Seconds that a caller who gives up a prompt in flight waits for its 202. What has been accepted is cancelled by its
+name (CLI-002); closing the request cancels only what has not been answered yet (REST-064), and an answer may be under
+way."""
 
 
 class RestTransport(Transport):
@@ -126,6 +133,7 @@ class RestTransport(Transport):
             body=request.body(),
             client_id=client_id,
             headers=headers,
+            linger=ACCEPTANCE_WAIT,
         )
         if answer.status == 202:
             receipt = prompt_receipt(answer.json())
@@ -201,13 +209,16 @@ async def rest_call(
     body: object = None,
     client_id: str | None = None,
     headers: dict[str, str] | None = None,
+    linger: float = 0.0,
 ) -> Answer:
-    """A request whose answer must be 2xx."""
+    """A request whose answer must be 2xx. ``linger`` as in :meth:`HttpLink.request`."""
     all_headers = dict(headers or {})
     if client_id is not None:
         all_headers[CLIENT_ID_HEADER] = client_id
-    answer = await link.request(method, path, headers=all_headers, body=body)
+    answer = await link.request(method, path, headers=all_headers, body=body, linger=linger)
     if not answer.ok:
+        # A refusal changed nothing: whoever gave up while it was waited for needs not hear of it.
+        await trio.lowlevel.checkpoint_if_cancelled()
         raise answer.error(f"{method} {path}")
     return answer
 

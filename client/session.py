@@ -295,7 +295,7 @@ class DaemonSessionClient:
             return
         link = self._link
         if not ticket.accepted and not ticket.sent:
-            # On /acp nothing has left, so there is nothing to cancel.
+            # On /acp nothing has left, so there is nothing to cancel. On REST closing the request cancelled it (REST-064).
             if link is not None:
                 link.ledger.discard(ticket)
             return

@@ -191,6 +191,106 @@ async def test_giving_up_a_queued_prompt_spares_the_running_one(transport: str, 
         assert outcomes == ["end"]
 
 
+@pytest.mark.parametrize("behind_another", [False, True], ids=["running", "queued"])
+async def test_a_rest_prompt_given_up_before_its_acceptance_is_read(
+    behind_another: bool, autojump_clock: Clock
+) -> None:
+    """CLI-002, REST-064: the daemon has it and its 202 is under way, so closing the request would leave it running."""
+    async with fake_daemon(wait_for_cancel) as daemon, client_of(daemon) as client:
+        session = await DaemonSessionClient.create_or_attach(client)
+        fake = daemon.sessions[session.session_id]
+        if behind_another:
+            daemon.start_turn(fake, "somebody else's")
+
+        async def answer_late(exchange: Exchange) -> None:
+            turn = daemon.start_turn(fake, "mine")
+            scope.cancel()
+            await trio.sleep(0.5)
+            await exchange.answer(202, {"promptId": turn.prompt_id, "lastEventId": 0, "eventEpoch": fake.epoch})
+
+        daemon.overrides[f"POST /session/{session.session_id}/prompt"] = answer_late
+        with trio.CancelScope() as scope:
+            await session.prompt("mine")
+        assert scope.cancelled_caught
+        assert client.counters.count(session.session_id) == 0
+        await eventually(lambda: [turn.text for turn in fake.turns] == ["somebody else's"] * behind_another)
+
+
+async def test_a_rest_prompt_given_up_is_not_waited_for_long(autojump_clock: Clock) -> None:
+    """CLI-002, REST-064: a request that is not answered soon is closed, which cancels what has not been answered."""
+    async with fake_daemon() as daemon, client_of(daemon) as client:
+        session = await DaemonSessionClient.create_or_attach(client)
+        gone = trio.Event()
+
+        async def never(exchange: Exchange) -> None:
+            scope.cancel()
+            await exchange.wait_gone()
+            gone.set()
+
+        daemon.overrides[f"POST /session/{session.session_id}/prompt"] = never
+        begun = trio.current_time()
+        with trio.CancelScope() as scope:
+            await session.prompt("x")
+        assert scope.cancelled_caught
+        assert trio.current_time() - begun < 5
+        await gone.wait()
+        assert daemon.calls(f"POST /session/{session.session_id}/cancel") == 0
+
+
+async def test_a_rest_prompt_given_up_and_refused(autojump_clock: Clock) -> None:
+    """CLI-002: whoever gave up is told nothing but that."""
+    async with fake_daemon() as daemon, client_of(daemon) as client:
+        session = await DaemonSessionClient.create_or_attach(client)
+
+        async def refuse_late(exchange: Exchange) -> None:
+            scope.cancel()
+            await trio.sleep(0.5)
+            await exchange.answer(503, {"error": "full", "code": "prompt_queue_full"})
+
+        daemon.overrides[f"POST /session/{session.session_id}/prompt"] = refuse_late
+        with trio.CancelScope() as scope:
+            await session.prompt("x")
+        assert scope.cancelled_caught
+
+
+async def test_a_rest_prompt_given_up_while_dialling(autojump_clock: Clock) -> None:
+    """CLI-002: nothing has left, so there is no answer to wait for."""
+    async with fake_daemon() as daemon:
+        stuck = False
+
+        async def connect(host: str, port: int) -> trio.abc.Stream:
+            if stuck:
+                await trio.sleep_forever()
+            return await daemon.network.connect(host, port)
+
+        async with open_daemon_client("http://daemon", connect=connect) as client:
+            session = await DaemonSessionClient.create_or_attach(client)
+            await trio.sleep(60)
+            stuck = True
+            begun = trio.current_time()
+            with trio.move_on_after(1):
+                await session.prompt("x")
+            assert trio.current_time() - begun == 1
+
+
+async def test_a_prompt_handed_over_as_its_caller_gives_up(autojump_clock: Clock) -> None:
+    """CLI-017: where the 202 comes in time the caller has the receipt, and with it the say over the prompt."""
+    async with fake_daemon(wait_for_cancel) as daemon, client_of(daemon) as client:
+        session = await DaemonSessionClient.create_or_attach(client)
+        fake = daemon.sessions[session.session_id]
+
+        async def answer_late(exchange: Exchange) -> None:
+            turn = daemon.start_turn(fake, "mine")
+            scope.cancel()
+            await trio.sleep(0.5)
+            await exchange.answer(202, {"promptId": turn.prompt_id, "lastEventId": 0, "eventEpoch": fake.epoch})
+
+        daemon.overrides[f"POST /session/{session.session_id}/prompt"] = answer_late
+        with trio.CancelScope() as scope:
+            receipt = await session.submit_prompt("mine")
+        assert receipt.prompt_id == fake.turns[0].prompt_id
+
+
 @pytest.mark.parametrize("arrives", [False, True], ids=["swallowed", "arrives"])
 @pytest.mark.parametrize("text", ["again", "other"])
 async def test_a_prompt_given_up_on_its_way(text: str, arrives: bool, autojump_clock: Clock) -> None:
