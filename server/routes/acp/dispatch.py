@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import attrs
-import msgspec
 
 from protocol.acp import SESSION_REPLY_METHODS, RpcCode
 from protocol.jsonrpc import Id, Invalid, Message, Notification, Request, Response, encode_error, encode_result
@@ -16,6 +15,7 @@ from server.routes.acp.binding import Binding
 from server.routes.acp.connection import AcpConnection
 from server.routes.acp.deferred import Reply
 from server.routes.acp.errors import RpcError, invalid_params, not_owned, rpc_error_of, unknown_method
+from server.routes.acp.params import params_of
 from server.routes.acp.permissions import vote_by_response
 from server.telemetry import log
 
@@ -145,7 +145,7 @@ class Dispatcher:
         try:
             if method is None:
                 raise unknown_method(message.method)
-            call.params = _params(message)
+            call.params = params_of(message)
             session_id = call.params.get("sessionId")
             if header_session and isinstance(session_id, str):
                 _require_match(connection, header_session, session_id)
@@ -177,20 +177,6 @@ class Dispatcher:
         else:
             if result is not LATER:
                 call.answer(result)
-
-
-def _params(message: Request | Notification) -> dict[str, Any]:
-    if message.params is None:
-        return {}
-    try:
-        params = msgspec.json.decode(message.params)
-    except (msgspec.DecodeError, RecursionError):
-        params = None
-    if params is None and bytes(message.params) == b"null":
-        return {}
-    if not isinstance(params, dict):
-        raise invalid_params("`params` must be an object")
-    return params
 
 
 def _require_match(connection: AcpConnection, header: str, session_id: str) -> None:

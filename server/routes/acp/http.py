@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from quart import Blueprint, Response, request
 
 from protocol.acp import (
@@ -23,8 +22,10 @@ from server.connection import connection_of, on_request_end
 from server.ground import Ground
 from server.routes.acp.connection import AcpConnection, ConnectionEnd
 from server.routes.acp.dispatch import Dispatcher
+from server.routes.acp.errors import RpcError
 from server.routes.acp.lead import Lead
 from server.routes.acp.offer import initialize_result
+from server.routes.acp.params import params_of
 from server.routes.acp.registry import Registry, TooManyConnections
 from server.routes.acp.streams import Carrier, OutStream
 from server.routes.acp.translate import SSE
@@ -172,13 +173,9 @@ class _Post:
 
     def _initialize(self, message: Request) -> Response:
         try:
-            params = msgspec.json.decode(message.params) if message.params is not None else {}
-        except (msgspec.DecodeError, RecursionError):
-            params = None
-        if params is None:
-            params = {}
-        if not isinstance(params, dict):
-            return _rpc_error(200, message.id, RpcCode.INVALID_PARAMS, "`params` must be an object")
+            params = params_of(message)
+        except RpcError as problem:
+            return _rpc_error(200, message.id, problem.code, problem.message)
         try:
             connection = self._registry.open(local=is_local(request.scope))
         except TooManyConnections:

@@ -7,12 +7,31 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
+import msgspec
+
+from protocol.jsonrpc import Notification, Request
 from server.routes.acp.errors import invalid_params
 
-__all__ = ["caller_session_id", "meta", "optional_text", "required_text", "workspace_path"]
+__all__ = ["caller_session_id", "meta", "optional_text", "params_of", "required_text", "workspace_path"]
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _SESSION_ID_KEY: Final = "qwen-code/sessionId"
+
+
+def params_of(message: Request | Notification) -> dict[str, Any]:
+    """The parameters of any message, ``initialize`` among them: an object; absent and ``null`` count as an empty one."""
+    if message.params is None:
+        return {}
+    try:
+        params = msgspec.json.decode(message.params)
+    except (msgspec.DecodeError, RecursionError):
+        # JSON, but a number that no float can hold.
+        params = msgspec.UNSET
+    if params is None:
+        return {}
+    if not isinstance(params, dict):
+        raise invalid_params("`params` must be an object")
+    return params
 
 
 def required_text(params: Mapping[str, Any], name: str) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 import attrs
-import msgspec
 import trio
 from quart import Blueprint, Websocket, websocket
 
@@ -24,8 +23,10 @@ from server.guard_websocket import WEBSOCKET, GuardedWebSocket
 from server.routes.acp.connection import AcpConnection, ConnectionEnd
 from server.routes.acp.deferred import Reply
 from server.routes.acp.dispatch import Dispatcher
+from server.routes.acp.errors import RpcError
 from server.routes.acp.http import affinity, is_local
 from server.routes.acp.offer import asks_to_resume, initialize_result
+from server.routes.acp.params import params_of
 from server.routes.acp.registry import Registry, TooManyConnections
 from server.routes.acp.streams import Carrier, OutStream
 from server.routes.acp.translate import socket_wire
@@ -203,10 +204,10 @@ class _Greeting:
 
     async def _initialize(self, message: Request) -> None:
         try:
-            params = msgspec.json.decode(message.params) if message.params is not None else {}
-        except (msgspec.DecodeError, RecursionError):
-            params = {}
-        params = params if isinstance(params, dict) else {}
+            params = params_of(message)
+        except RpcError as problem:
+            await self._refuse(message.id, problem.code, problem.message, _PROTOCOL_ERROR)
+            return
         resumable = asks_to_resume(params) and self._registry.socket_grace > 0
         try:
             connection = self._registry.open(
