@@ -197,6 +197,14 @@ class Config:
     max_total_sessions: int = setting(
         800, "Live sessions of the process.", section=Section.SESSIONS, minimum=1, zero="unlimited", rule="REST-024"
     )
+    max_clients: int = setting(
+        1024,
+        "Client ids one session knows; beyond it the one not used for the longest time is forgotten.",
+        section=Section.SESSIONS,
+        minimum=1,
+        zero="unlimited",
+        rule="REST-004",
+    )
     session_idle_ms: int = setting(
         1_800_000,
         "An unused session is closed after this time.",
@@ -694,6 +702,7 @@ def _engine_limits(config: Config) -> Limits:
         max_queued_bytes=config.max_queued_bytes,
         replay_bytes=config.replay_bytes,
         max_subscribers=config.max_subscribers,
+        max_clients=config.max_clients,
         session_grace=config.session_grace_ms / 1000,
         connection_grace=config.connection_grace_ms / 1000,
         max_sessions_per_workspace=config.max_sessions,

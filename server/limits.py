@@ -138,10 +138,9 @@ _MOST_DIGITS: Final = 20
 
 
 def _whole(declared: Setting, raw: Any) -> int:
-    """Whole numbers only: NaN, fractions and 1e3 are refused rather than rounded (ACP-211)."""
+    """Whole numbers only: fractions and 1e3 are refused rather than rounded, and so are NaN and infinity, for which 0 is
+    the word where it is one (ACP-211)."""
     value: int
-    if declared.zero == "unlimited" and str(raw).strip().lower() in ("inf", "infinity"):
-        return 0
     if isinstance(raw, str) and _WHOLE.match(raw.strip()):
         if len(raw.strip()) > _MOST_DIGITS:
             raise ValueError(f"must be {_range(declared)}, and of at most {_MOST_DIGITS} digits")

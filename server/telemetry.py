@@ -1,4 +1,8 @@
-"""Logs, metrics, and a name for every way anything ends."""
+"""Logs, metrics, and a name for every way anything ends.
+
+Where lines go is the program's choice, not ours: through structlog once the program has configured that, as our own starts do
+with `set_up_logging`; else to the standard library's loggers ``moorline`` and below, which are silent until somebody listens.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,12 @@ import enum
 import logging
 import re
 import sys
-from collections.abc import MutableMapping
-from typing import Any, Final, TextIO
+from collections.abc import Callable, MutableMapping
+from typing import Any, Final, TextIO, cast
 
 import structlog
 
-__all__ = ["EndReason", "HypercornLogger", "log", "printable", "set_up_logging"]
-
-log: Any = structlog.get_logger("moorline")
-"""The one logger of the outside. Events are names with fields, never sentences with values in them."""
+__all__ = ["EndReason", "HypercornLogger", "log", "logger_of", "printable", "set_up_logging"]
 
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
@@ -54,6 +55,40 @@ def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> MutableMappin
         else:
             event[key] = printable(value)
     return event
+
+
+def _for_standard_library(_: object, __: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
+    problem = event.pop("exc_info", None)
+    words = [str(event.pop("event")), *(f"{name}={value!r}" for name, value in event.items())]
+    return (" ".join(words),), {"exc_info": problem}
+
+
+_STANDARD_LIBRARY: Final = (
+    structlog.stdlib.filter_by_level,
+    structlog.contextvars.merge_contextvars,
+    _clean,
+    _for_standard_library,
+)
+
+
+def logger_of(part: str = "") -> Any:
+    """The logger of a part of moorline. Events are names with fields, never sentences with values in them."""
+    name = f"moorline.{part}" if part else "moorline"
+
+    def bound(logger: Any, processors: Any, context: Any) -> Any:
+        if structlog.is_configured():
+            wrap: Callable[..., Any] = structlog.get_config()["wrapper_class"]
+            return wrap(logger, processors=processors, context=context)
+        return structlog.stdlib.BoundLogger(logging.getLogger(name), _STANDARD_LIBRARY, context)
+
+    # Asked at every binding, so that it does not matter which comes first, this logger or the program's choice.
+    return structlog.wrap_logger(None, wrapper_class=cast(Any, bound), logger_factory_args=(name,))
+
+
+logging.getLogger("moorline").addHandler(logging.NullHandler())
+
+log: Any = logger_of()
+"""The logger of the outside."""
 
 
 def set_up_logging(level: str = "info", form: str = "text", stream: TextIO | None = None) -> None:

@@ -59,6 +59,8 @@ class Limits:
     """Replay budget of one subscription (ACP-015, ACP-017)."""
     max_subscribers: int = attrs.field(default=64, validator=_whole(0))
     """Subscribers per session; 0: no limit (ACP-017)."""
+    max_clients: int = attrs.field(default=1024, validator=_whole(0))
+    """Client ids a session knows; 0: no limit (REST-004)."""
     session_grace: float = attrs.field(default=10.0, validator=_at_least(0))
     """How long a detached session binding is kept (ACP-140)."""
     connection_grace: float = attrs.field(default=10.0, validator=_at_least(0))

@@ -20,7 +20,7 @@ class Note(enum.StrEnum):
     PROMPT_REFUSED = "prompt_refused"
     """session_id, pending, limit"""
     OPERATION_SETTLED = "operation_settled"
-    """session_id, operation_id, state, reason, seconds"""
+    """session_id, operation_id, state, reason, seconds (since its acceptance, by Trio's clock)"""
     SUBSCRIBER_EVICTED = "subscriber_evicted"
     """session_id, cursor"""
     EVENT_DROPPED = "event_dropped"

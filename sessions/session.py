@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import trio
 
+from sessions.clients import ClientTable
 from sessions.errors import (
     PromptAborted,
     PromptNotFound,
@@ -77,7 +78,7 @@ class Session:
         self.turn_error: dict[str, Any] | None = None
         self.end_reason: EndReason | None = None
         self.last_used = trio.current_time()
-        self.clients: dict[str, int] = {}
+        self.clients = ClientTable(limits.max_clients)
         epoch = harbour.new_id()
         self._recording = None if harbour.log is None else LogWriter(harbour.log, epoch, self._note_log_failed)
         self.ring = Ring(
@@ -155,15 +156,15 @@ class Session:
     # Clients and readers
 
     def register_client(self) -> str:
-        """Issue a client id (REST-004)."""
+        """Issue a client id (REST-004). It may be forgotten in favour of later ones, unless it is kept (`ClientTable`)."""
         client_id = f"client_{self._harbour.new_id()}"
-        self.clients[client_id] = self._harbour.now_ms()
+        self.clients.add(client_id, self._harbour.now_ms())
         self.touch()
         return client_id
 
     def check_client(self, client_id: str | None) -> None:
         """Raises `UnknownClient` for an id this session did not issue; None is always allowed (REST-004)."""
-        if client_id is not None and client_id not in self.clients:
+        if client_id is not None and not self.clients.use(client_id):
             raise UnknownClient(self.id, client_id)
 
     def heartbeat(self, client_id: str | None = None) -> int:
@@ -171,14 +172,14 @@ class Session:
         self.check_client(client_id)
         now = self._harbour.now_ms()
         if client_id is not None:
-            self.clients[client_id] = now
+            self.clients.see(client_id, now)
         self.touch()
         return now
 
     def drop_client(self, client_id: str | None) -> bool:
         """Forget a client id (REST-051). False if it was not registered."""
         self.touch()
-        return client_id is not None and self.clients.pop(client_id, None) is not None
+        return client_id is not None and self.clients.drop(client_id)
 
     def now_ms(self) -> int:
         """Wall clock, ms since 1970."""
@@ -640,14 +641,13 @@ class Session:
         TurnReport(self, operation).ended(outcome)
         if isinstance(operation.request, PromptRequest):
             operation.request = operation.request.remembered()
-        started = operation.started_at or operation.accepted_at
         self._harbour.observer.note(
             Note.OPERATION_SETTLED,
             session_id=self.id,
             operation_id=operation.id,
             state=outcome.state,
             reason=outcome.reason,
-            seconds=(self._harbour.now_ms() - started) / 1000,
+            seconds=trio.current_time() - operation.received,
         )
 
     async def _close(self, reason: EndReason, closed_by: str | None) -> None:

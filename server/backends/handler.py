@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import attrs
-import structlog
 import trio
 
 from server.backends.emitter import Emitter
 from server.backends.settings import Mode, Model, Settings
+from server.telemetry import logger_of
 from sessions.errors import RunnerError, Unsupported
 from sessions.operation import Operation
 from sessions.runner import Capabilities, SessionHost, SessionSpec, StoredSession, TurnResult
@@ -151,7 +151,7 @@ class _HandlerSession:
             error = error.exceptions[0]
         if isinstance(error, RunnerError):
             return error
-        log = structlog.get_logger("moorline.handler")
+        log = logger_of("handler")
         log.error("handler_failed", session=self._host.session_id, exc_info=error)
         details = f"{type(error).__name__}: {error}"
         return RunnerError("Internal error", _INTERNAL_ERROR, {"details": details})

@@ -108,6 +108,7 @@ class Follower:
     def hold(self, engine: Session, client_id: str) -> None:
         """This is the session. Events whose author is ``client_id`` are of its client's own operations."""
         self._engine, self._client_id = engine, client_id
+        engine.clients.keep(client_id)
         self._others = Others(engine.ring)
         self._after = self._passed = self._told = engine.ring.head
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from server.cli import main
 from server.commands.serve import serve
 from server.config import SETTINGS
+from server.limits import Kind, Setting
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,6 +68,15 @@ def test_bad_values_end_with_2_and_the_name(arguments: list[str], words: str) ->
     result = CliRunner().invoke(main, ["serve", *arguments])
     assert result.exit_code == 2
     assert words in result.output
+
+
+@pytest.mark.parametrize("value", ["inf", "-inf", "Infinity", "nan", "NaN", "1e400"])
+@pytest.mark.parametrize("declared", [each for each in SETTINGS if each.kind is Kind.WHOLE], ids=lambda each: each.key)
+def test_no_flag_takes_infinity_or_nan(declared: Setting, value: str) -> None:
+    """ACP-211: whole numbers only, 0 where it means unlimited."""
+    result = CliRunner().invoke(main, ["serve", f"{declared.flag}={value}"])
+    assert result.exit_code == 2
+    assert f"{declared.flag}: must be a whole number" in result.output or not declared.served
 
 
 def test_bad_variable_ends_with_2_and_its_name() -> None:

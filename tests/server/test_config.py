@@ -222,17 +222,21 @@ def test_workspaces_are_absolute_and_the_first_is_primary(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    "raw", ["-1", "1.5", "NaN", "nan", "1e3", "", "five", "0x10", "１", "5 5", -1, 1.5, float("nan"), True, None]
+    "raw",
+    [
+        *("-1", "1.5", "1e3", "", "five", "0x10", "１", "5 5", "NaN", "nan", "inf", "-inf", "Infinity"),
+        *(-1, 1.5, True, None, float("nan"), float("inf")),
+    ],
 )
 def test_prompt_limit_takes_whole_numbers_only(raw: object) -> None:
-    """ACP-211: negative, fractional and NaN values are refused with the flag's name."""
+    """ACP-211: whatever is no whole number is refused with the flag's name, infinity too: 0 disables."""
     with pytest.raises(ConfigError, match="--max-pending-prompts-per-session: "):
         parse(BY_NAME["max_pending_prompts_per_session"], raw, "--max-pending-prompts-per-session")
 
 
-@pytest.mark.parametrize("raw", ["0", "inf", "Infinity", float("inf"), 0])
+@pytest.mark.parametrize("raw", ["0", 0])
 def test_prompt_limit_can_be_off(raw: object) -> None:
-    """ACP-211: 0 or infinity = unlimited."""
+    """ACP-211: 0 disables."""
     assert parse(BY_NAME["max_pending_prompts_per_session"], raw, "x") == 0
 
 

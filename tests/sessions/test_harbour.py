@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import uuid
 from functools import partial
+from typing import cast
 
 import pytest
 import trio
@@ -15,6 +16,8 @@ from sessions import (
     EndReason,
     Harbour,
     Limits,
+    Note,
+    NullObserver,
     Opened,
     OperationState,
     Session,
@@ -593,3 +596,23 @@ def test_relative_workspace_is_refused() -> None:
                 pytest.fail("opened")
 
     trio.run(main)
+
+
+async def test_operations_are_timed_by_trios_clock(runner: FakeRunner, autojump_clock: trio.testing.MockClock) -> None:
+    """Metrics: from acceptance to outcome, also across a wall clock that is set back an hour meanwhile."""
+    noted: list[float] = []
+
+    class Noting(NullObserver):
+        def note(self, note: Note, /, **fields: object) -> None:
+            if note is Note.OPERATION_SETTLED:
+                noted.append(cast(float, fields["seconds"]))
+
+    wall = iter(range(10**13, 0, -3_600_000))
+    async with open_harbour(runner, workspaces=["/project"], observer=Noting(), now_ms=lambda: next(wall)) as harbour:
+        session = (await harbour.create()).session
+        first = submit(session, "hold")
+        second = submit(session, "say x")
+        await trio.sleep(5)
+        session.cancel_operation(first)
+        await second.wait_settled()
+    assert noted == pytest.approx([5.0, 5.0])

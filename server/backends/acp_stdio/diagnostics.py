@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 import attrs
-import structlog
 import trio
+
+from server.telemetry import logger_of
 
 __all__ = ["STDERR_LINE", "STDERR_TAIL", "AgentStatistics", "Diagnostics"]
 
@@ -49,7 +50,7 @@ class Diagnostics:
     """The counters of one agent process and its way into the log."""
 
     def __init__(self, name: str, log: Any = None) -> None:
-        self._log = (log if log is not None else structlog.get_logger("moorline.agent")).bind(agent=name)
+        self._log = (log if log is not None else logger_of("agent")).bind(agent=name)
         self._tokens = float(LOG_BURST)
         self._refilled = trio.current_time()
         self._unreported = 0

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import attrs
 import msgspec
-import structlog
 import trio
 
 from server.backends.acp_stdio.child import Child, ChildEnd
@@ -17,6 +16,7 @@ from server.backends.acp_stdio.diagnostics import AgentStatistics
 from server.backends.acp_stdio.restart import Backoff, RestartPolicy
 from server.backends.acp_stdio.session import AcpAgentSession
 from server.backends.acp_stdio.spawn import ChildSettings, spawn
+from server.telemetry import logger_of
 from sessions.errors import AgentStartError, AgentStartTimeout, RunnerError, SessionError, Unsupported
 from sessions.runner import CANCEL_GRACE, Capabilities, SessionHost, SessionSpec, StoredSession
 
@@ -231,7 +231,7 @@ class AcpAgentRunner:
         except SessionError as error:
             launch.error = error
         except Exception as error:  # the barrier of one start: a fault in it must not end the engine
-            structlog.get_logger("moorline.agent").error("agent_start_failed", agent=self.name, exc_info=error)
+            logger_of("agent").error("agent_start_failed", agent=self.name, exc_info=error)
             launch.error = AgentStartError("Internal error", error_kind="acp_channel_unavailable")
         finally:
             if launch.child is None and launch.error is None:
@@ -275,7 +275,7 @@ class AcpAgentRunner:
                 finally:
                     self._note_end(child)
         except Exception as error:  # the barrier of one process: a fault in minding it must not end the others
-            structlog.get_logger("moorline.agent").error("agent_supervision_failed", agent=self.name, exc_info=error)
+            logger_of("agent").error("agent_supervision_failed", agent=self.name, exc_info=error)
 
     def _note_end(self, child: Child) -> None:
         self._children.discard(child)

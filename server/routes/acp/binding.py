@@ -60,6 +60,8 @@ class Binding:
         self._history_through = session.ring.head if history else 0
         self._attachment = Attachment(grace, self._on_end)
         self._timing = False
+        if client_id is not None:
+            session.clients.keep(client_id)
         session.when_closed(self._on_session_closed)
 
     # What is there

@@ -44,6 +44,23 @@ async def test_detach_keeps_ownership_and_prompt(autojump_clock: MockClock) -> N
         assert not binding.over
 
 
+async def test_a_binding_keeps_its_client_id(autojump_clock: MockClock) -> None:
+    """REST-004, ACP-121: however many come and go on REST, an owner goes on; when it leaves, its id goes with it."""
+    async with acp_core(max_clients=4) as core:
+        connection = core.connect()
+        binding = await core.own(connection)
+        for _ in range(100):
+            binding.session.register_client()
+        prompt(binding, "say x")
+        await wait_all_tasks_blocked()
+        assert list(terminals(binding.session).values()) == [["end_turn"]]
+        assert len(binding.session.clients) == 4
+        binding.end()
+        for _ in range(4):
+            binding.session.register_client()
+        assert binding.client_id not in binding.session.clients
+
+
 async def test_expiry_tears_down(autojump_clock: MockClock) -> None:
     """ACP-140, ACP-143, ACP-161, C-015, T10: after 10 s ownership is gone and the prompt aborted; its reply goes to the connection stream (ACP-102)."""
     async with acp_core() as core:

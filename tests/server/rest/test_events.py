@@ -284,13 +284,13 @@ async def test_no_cursor_is_live_only(api: Api, session_id: str) -> None:
         assert (await stream.next()).id == 4
 
 
-async def test_refused_cursors_are_logged_once(api: Api, session_id: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_refused_cursors_are_logged_once(api: Api, session_id: str, caplog: pytest.LogCaptureFixture) -> None:
     """ACP-112, ACP-257: sanitised and clipped; nothing for an empty one."""
     async with api.events(session_id, Last_Event_ID="ab\x85c" + "d" * 200):
         pass
     async with api.events(session_id, Last_Event_ID=""):
         pass
-    lines = [line for line in capsys.readouterr().out.splitlines() if "last_event_id_ignored" in line]
+    lines = [line for line in caplog.messages if "last_event_id_ignored" in line]
     assert len(lines) == 1
     assert "abcd" in lines[0]
     assert "d" * 65 not in lines[0]

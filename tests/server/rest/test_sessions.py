@@ -399,6 +399,21 @@ async def test_a_known_client_keeps_its_id(api: Api) -> None:
     assert len(api.session(session_id).clients) == 2
 
 
+async def test_forgotten_client_ids(start: StartApi) -> None:
+    """REST-004: attaching for ever is bounded, and whoever was forgotten is told so and gets a new id (CLI-043)."""
+    async with start(max_clients=3) as api:
+        created = await api.create()
+        path = f"/session/{created['sessionId']}"
+        ids = [(await api.post(f"{path}/resume")).json()["clientId"] for _ in range(50)]
+        assert list(api.session(created["sessionId"]).clients) == ids[-3:]
+        refused = await api.post(f"{path}/heartbeat", X_Qwen_Client_Id=created["clientId"])
+        assert (refused.status, refused.json()["code"]) == (400, "invalid_client_id")
+        again = await api.post(f"{path}/resume", X_Qwen_Client_Id=created["clientId"])
+        assert again.json()["clientId"] not in (created["clientId"], *ids)
+        used = await api.post(f"{path}/heartbeat", X_Qwen_Client_Id=again.json()["clientId"])
+        assert used.status == 200
+
+
 # Ends
 
 

@@ -116,6 +116,7 @@ class _Opener:
                 opened.session.drop_client(opened.client_id)
             else:
                 binding.client_id = opened.client_id
+                opened.session.clients.keep(opened.client_id)
         if binding.in_grace:
             binding.lose_stream()
         assert binding.client_id is not None
