@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 
 from protocol.nnrp.agent_schemas import announcements
 from protocol.nnrp.enums import ProfileId
+from protocol.nnrp.machines.closing import SETTLE_GRACE
 from server.config import Config, is_loopback
 from server.nnrp.listener import listen_tcp, tls_context
 from server.nnrp.policy import ServingPolicy
@@ -24,8 +25,8 @@ from server.telemetry import log
 
 __all__ = ["NnrpServing", "choose_worker", "serving_nnrp"]
 
-_MARGIN: Final = 0.5
-"""Seconds past the drain in which the last packets go out."""
+_MARGIN: Final = SETTLE_GRACE + 0.5
+"""Seconds past the drain in which what was cut settles and the last packets go out."""
 
 
 Addresses: TypeAlias = tuple[tuple[str, int], ...]

@@ -37,9 +37,9 @@ class ClosePhase(IntEnum):
     WAITING = 0
     """We asked; the peer has not said that it is done."""
     DRAINING = 1
-    """The peer asked; what is in flight may still end by itself."""
+    """What is in flight may still end by itself."""
     CUTTING = 2
-    """Everything has been cancelled; the operations are settling."""
+    """Everything has been cancelled; the operations are settling, each with its terminal message."""
 
 
 @attrs.define(slots=True, eq=False)
@@ -51,13 +51,17 @@ class Closing:
     deadline: float = math.inf
     peer_watermark: int = 0
     tag: int = 0
+    request: SessionClose | None = None
+    """What is sent when everything has settled: a peer that has read it waits for no result any more."""
 
 
 @attrs.frozen(slots=True)
 class CloseStep:
-    """What one step of a close comes to. Acks are to be sent in order; ``cancelled`` operations are to be stopped and
-    finished by whoever carries them out; ``abandoned`` ones are settled already, nobody is to be told."""
+    """What one step of a close comes to. ``request`` and ``acks`` are to be sent in order; ``cancelled`` operations are to be
+    stopped and finished by whoever carries them out; ``abandoned`` ones are settled already, whoever carries them out has
+    nothing more to say. Where this end does and the peer still reads, they get their drop ahead of ``request`` and ``acks``."""
 
+    request: SessionClose | None = None
     acks: tuple[SessionCloseAck, ...] = ()
     cancelled: tuple[Operation, ...] = ()
     abandoned: tuple[Operation, ...] = ()
@@ -74,15 +78,13 @@ def ask_close(
     drain_timeout_ms: int = 0,
     session_error_code: int = 0,
     tag: int = 0,
-) -> tuple[SessionClose, CloseStep]:
+) -> CloseStep:
     """We close the session. Raises NnrpError BadState when it is not open.
 
-    The end that carries the operations out cancels them itself unless there is time to drain.
+    The end that carries the operations out cancels them itself: at once, and then says so when each has had its terminal
+    message; or, where there is time to drain, when that is over.
     """
     session.step(SessionInput.CLOSE, "SESSION_CLOSE")
-    session.closing = Closing(
-        ClosePhase.WAITING, asked_by_us=True, deadline=now + drain_timeout_ms / 1000 + ANSWER_GRACE, tag=tag
-    )
     message = SessionClose(
         close_reason=reason,
         in_flight_policy=policy,
@@ -91,9 +93,15 @@ def ask_close(
         session_error_code=session_error_code,
         session_close_tag=tag,
     )
-    if carries_out and (policy is InFlightPolicy.ABORT or drain_timeout_ms == 0) and session.in_flight:
-        return message, CloseStep(cancelled=session.operations.cancel(CancelScopeKind.SESSION))
-    return message, CloseStep()
+    closing = session.closing = Closing(ClosePhase.WAITING, asked_by_us=True, tag=tag)
+    if not (carries_out and session.in_flight):
+        closing.deadline = now + drain_timeout_ms / 1000 + ANSWER_GRACE
+        return CloseStep(request=message)
+    if policy is InFlightPolicy.ABORT or drain_timeout_ms == 0:
+        closing.request = message
+        return _cut(session, closing, now)
+    closing.phase, closing.deadline = ClosePhase.DRAINING, now + drain_timeout_ms / 1000
+    return CloseStep(request=message)
 
 
 def receive_close(session: Session, message: SessionClose, now: float, *, carries_out: bool, mute: bool) -> CloseStep:
@@ -141,12 +149,15 @@ def receive_close_ack(session: Session, message: SessionCloseAck) -> CloseStep:
     return CloseStep(abandoned=session.abandon(), closed=True)
 
 
-def close_on_settled(session: Session) -> CloseStep:
-    """An operation of a closing session was settled: the last one completes a close that the peer asked for."""
+def close_on_settled(session: Session, now: float) -> CloseStep:
+    """An operation of a closing session was settled: the last one completes a close that the peer asked for, and lets ours
+    be said that waited for it."""
     closing = session.closing
-    if closing is None or closing.asked_by_us or session.in_flight or session.state is SessionState.CLOSED:
+    if closing is None or session.in_flight or session.state is SessionState.CLOSED:
         return CloseStep()
-    return _answer_closed(session)
+    if not closing.asked_by_us:
+        return _answer_closed(session)
+    return CloseStep() if closing.phase is ClosePhase.WAITING else _wait_answer(closing, now)
 
 
 def close_deadline(session: Session, now: float, *, carries_out: bool) -> CloseStep:
@@ -156,6 +167,8 @@ def close_deadline(session: Session, now: float, *, carries_out: bool) -> CloseS
         return CloseStep()
     if closing.phase is ClosePhase.DRAINING and carries_out:
         return _cut(session, closing, now)
+    if closing.asked_by_us and closing.phase is ClosePhase.CUTTING:
+        return attrs.evolve(_wait_answer(closing, now), abandoned=session.abandon())
     if closing.asked_by_us:
         session.step(SessionInput.CONNECTION_CLOSED, "SESSION_CLOSE")
         return CloseStep(abandoned=session.abandon(), closed=True)
@@ -166,6 +179,13 @@ def _cut(session: Session, closing: Closing, now: float) -> CloseStep:
     closing.phase = ClosePhase.CUTTING
     closing.deadline = now + SETTLE_GRACE
     return CloseStep(cancelled=session.operations.cancel(CancelScopeKind.SESSION))
+
+
+def _wait_answer(closing: Closing, now: float) -> CloseStep:
+    """Nothing is in flight any more: now the peer's answer is waited for."""
+    request, closing.request = closing.request, None
+    closing.phase, closing.deadline = ClosePhase.WAITING, now + ANSWER_GRACE
+    return CloseStep(request=request)
 
 
 def _answer_closed(session: Session, abandoned: tuple[Operation, ...] = ()) -> CloseStep:

@@ -140,7 +140,7 @@ class Connection(DataFlow):
         for store in list(self._stores.values()):
             store.cache.handle_deadline(now)
         if self.state is ConnectionState.DRAINING and now >= self._drain_deadline:
-            self._finish_drain()
+            events += self._cut_drain(now)
         elif now >= self._keepalive_at():
             self._last_sent = now
             self._outbox.append(Outgoing(Ping()))

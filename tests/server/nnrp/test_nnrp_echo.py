@@ -186,10 +186,10 @@ async def test_a_withdrawn_token_closes_its_sessions() -> None:
         await peer.submit(1, b"sleep=60000;")
         await served.wait_until(lambda: served.service.statistics().operations == 1)
         served.service.withdraw(principal)
+        await peer.receive(MessageType.RESULT_DROP)
         closing = (await peer.receive(MessageType.SESSION_CLOSE)).metadata
         assert isinstance(closing, SessionClose)
         assert closing.close_reason == 5
-        await peer.receive(MessageType.RESULT_DROP)
         await peer.send(SessionCloseAck(close_status=CloseStatus.CLOSED), session_id=1)
         refused = (await peer.open(OPEN.replace(requested_session_id=2))).metadata
         assert isinstance(refused, SessionOpenAck)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from protocol.errors import Reach
 from protocol.nnrp.bodies import ControlBody
 from protocol.nnrp.enums import (
+    CancelScopeKind,
     CloseReason,
     ConnectionState,
     ExtType,
@@ -55,6 +56,7 @@ from protocol.nnrp.machines.session import Session
 from protocol.nnrp.machines.session_table import SessionInput
 from protocol.nnrp.machines.terms import SessionTerms
 from protocol.nnrp.messages import (
+    ResultDrop,
     SessionClose,
     SessionCloseAck,
     SessionMigrate,
@@ -65,7 +67,7 @@ from protocol.nnrp.messages import (
     SessionPatchAck,
 )
 from protocol.nnrp.packet import Packet
-from protocol.nnrp.vendor import OperationExtensions, ResumeFrom
+from protocol.nnrp.vendor import OperationExtensions, OperationStateBlock, ResumeFrom
 
 __all__ = ["SessionControl"]
 
@@ -76,13 +78,14 @@ _DEFAULT_SETTINGS = SessionSettings()
 
 
 class SessionControl(Handshake):
-    __slots__ = ("_migrations", "_next_session_id", "_opens")
+    __slots__ = ("_cutting", "_migrations", "_next_session_id", "_opens")
 
     def _prepare(self) -> None:
         super()._prepare()
         self._opens: deque[tuple[SessionOpen, Packet | None]] = deque()
         self._migrations: dict[int, Migration] = {}
         self._next_session_id = 1
+        self._cutting = False
 
     # Getters
 
@@ -233,9 +236,9 @@ class SessionControl(Handshake):
             session.step(SessionInput.CLOSE, "SESSION_CLOSE")
             session.step(SessionInput.ACK_CLOSED, "SESSION_CLOSE")
             step = closing.CloseStep(abandoned=session.abandon(), closed=True)
-            self._forget(session)
+            self._carry_out(session, step)
             return step
-        message, step = closing.ask_close(
+        step = closing.ask_close(
             session,
             now,
             carries_out=self.side is Side.SERVER,
@@ -246,7 +249,7 @@ class SessionControl(Handshake):
             tag=tag,
         )
         self._closing[session.session_id] = session
-        self._queue(Outgoing(message, session_id=session.session_id))
+        self._carry_out(session, step)
         return step
 
     def migrate_session(self, session_id: int, request: SessionMigrate, body: bytes = b"") -> None:
@@ -405,7 +408,11 @@ class SessionControl(Handshake):
                 return candidate
 
     def _carry_out(self, session: Session, step: closing.CloseStep, packet: Packet | None = None) -> None:
-        """Send the acks of a close and let go of the session when it is over."""
+        """Send what a close wants said and let go of the session when it is over."""
+        if self.side is Side.SERVER and packet is None:
+            self._drop_abandoned(session, step.abandoned)
+        if step.request is not None and not self.closed:
+            self._queue(Outgoing(step.request, session_id=session.session_id))
         for ack in step.acks:
             if packet is not None:
                 self._reply(packet, ack)
@@ -417,7 +424,7 @@ class SessionControl(Handshake):
 
     def _after_settle(self, session: Session, now: float) -> None:
         if session.closing is not None:
-            self._carry_out(session, closing.close_on_settled(session))
+            self._carry_out(session, closing.close_on_settled(session, now))
         if self.state is ConnectionState.DRAINING:
             self._end_if_drained()
 
@@ -429,10 +436,40 @@ class SessionControl(Handshake):
                 self.detach(session.session_id)
                 continue
             step = closing.close_deadline(session, now, carries_out=self.side is Side.SERVER)
-            if step.cancelled or step.abandoned or step.closed:
+            if step.request or step.cancelled or step.abandoned or step.closed:
                 self._carry_out(session, step)
                 events.append(SessionCloseProgress(session, step, None))
         return events
+
+    def _cut_drain(self, now: float) -> list[SessionCloseProgress]:
+        """The connection's drain is over. The end that carries out cancels what is left, which may take ``SETTLE_GRACE`` to
+        settle with its terminal message; what has not by then gets it from here, and the connection ends."""
+        if self.side is Side.SERVER and not self._cutting and self.window.in_flight:
+            self._cutting, self._drain_deadline = True, now + closing.SETTLE_GRACE
+            steps = [
+                (each, closing.CloseStep(cancelled=each.operations.cancel(CancelScopeKind.SESSION)))
+                for each in self.sessions.values()
+                if each.in_flight
+            ]
+            return [SessionCloseProgress(each, step, None) for each, step in steps]
+        events = []
+        if self.side is Side.SERVER:
+            for session in [each for each in self.sessions.values() if each.in_flight]:
+                step = closing.CloseStep(abandoned=session.abandon())
+                self._drop_abandoned(session, step.abandoned)
+                events.append(SessionCloseProgress(session, step, None))
+        self._finish_drain()
+        return events
+
+    def _drop_abandoned(self, session: Session, abandoned: tuple[Operation, ...]) -> None:
+        """The one terminal message of operations that whoever carries them out has not let go of in time."""
+        for operation in () if self.closed else abandoned:
+            body = b""
+            if session.terms.grants(OperationFeatures.OPERATION_STATE):
+                state = OperationStateBlock(operation.operation_id, operation.state)
+                body = pack_extensions([ControlExtension.of(ExtType.OPERATION_STATE, state)])
+            ids = (session.session_id, operation.frame_id, operation.view_id, operation.route_id, operation.trace_id)
+            self._queue(Outgoing(ResultDrop(), *ids, body=body))
 
     def _next_close_deadline(self) -> float:
         return min(

@@ -28,7 +28,7 @@ from protocol.nnrp.machines.events import (
     ProbeReceived,
 )
 from protocol.nnrp.machines.hello import HelloPolicy, check_hello_ack, negotiate
-from protocol.nnrp.machines.layers.core import ConnectionCore
+from protocol.nnrp.machines.layers.core import ConnectionCore, Side
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.outgoing import Outgoing, to_wire_error
 from protocol.nnrp.machines.session import Session
@@ -49,6 +49,10 @@ __all__ = ["Handshake"]
 
 #: Operations an implicit session may have in flight when the hello's answer names no limit.
 IMPLICIT_IN_FLIGHT = 64
+
+
+#: Seconds past the drain that a client waits for the terminal messages of what the server has cut at its end.
+LAST_WORDS = 2.0
 
 
 class Handshake(ConnectionCore):
@@ -244,7 +248,10 @@ class Handshake(ConnectionCore):
         if self.end_cause is None:
             self.end_cause = cause
         if self.state is ConnectionState.DRAINING:
-            self._drain_deadline = min(self._drain_deadline, now + self.limits.drain_timeout)
+            patience = self.limits.drain_timeout
+            if patience and self.side is Side.CLIENT:
+                patience += LAST_WORDS
+            self._drain_deadline = min(self._drain_deadline, now + patience)
             self._end_if_drained()
 
     def _end_if_drained(self) -> None:

@@ -14,12 +14,14 @@ from protocol.nnrp.enums import (
     ErrorScope,
     MessageType,
     ObjectKind,
+    OperationFeatures,
     OperationState,
     SessionErrorCode,
     SessionStatus,
     TransportId,
 )
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
+from protocol.nnrp.machines.closing import SETTLE_GRACE
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits, Side
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.events import (
@@ -35,7 +37,9 @@ from protocol.nnrp.machines.events import (
 )
 from protocol.nnrp.machines.hello import HelloPolicy
 from protocol.nnrp.machines.outgoing import Outgoing
+from protocol.nnrp.machines.reading import drop_state
 from protocol.nnrp.machines.schemas import builtin_registry
+from protocol.nnrp.machines.session import Ending
 from protocol.nnrp.messages import (
     MESSAGES,
     CacheAck,
@@ -410,7 +414,8 @@ def test_the_implicit_dialect_knows_no_session_messages() -> None:
     step = duo.server.machine.close_session(theirs, 0.0)
     assert step.closed
     assert [each.frame_id for each in step.abandoned] == [1]
-    assert duo.server.machine.messages() == []
+    (left,) = duo.server.machine.messages()
+    assert (left.message, left.session_id, left.frame_id) == (ResultDrop(), 9, 1), "what it does know it is told"
 
 
 @pytest.mark.parametrize("strict", [True, False])
@@ -476,20 +481,41 @@ def test_an_idle_connection_closes_at_once() -> None:
     assert caught.value.outcome is Outcome.BAD_STATE
 
 
-def test_the_drain_ends_with_its_timeout() -> None:
-    """nnrp-wire 13.1: suggested 5 s."""
+@pytest.mark.parametrize("lets_go", [True, False])
+def test_the_drain_ends_with_its_timeout(lets_go: bool) -> None:
+    """nnrp-wire 13.1, suggested 5 s, and 13.4: what is left is cancelled and has its terminal message before the end, by
+    whoever carries it out or, where that does not let go, without. The client waits for it."""
     duo = Duo()
     duo.connect()
-    mine, _ = duo.open()
-    duo.submit(mine)
+    mine, theirs = duo.open(features=OperationFeatures.OPERATION_STATE)
+    operation = duo.submit(mine)
     duo.client.machine.close(1.0)
     duo.now = 1.0
     duo.pump()
-    assert duo.server.machine.next_deadline() == 6.0
-    duo.server.machine.handle_deadline(5.9)
-    assert duo.server.machine.state is DRAINING
-    duo.server.machine.handle_deadline(6.0)
-    assert duo.server.machine.closed
+    server = duo.server.machine
+    assert server.next_deadline() == 6.0
+    server.handle_deadline(5.9)
+    assert server.state is DRAINING
+    (cut,) = server.handle_deadline(6.0)
+    (left,) = cut.step.cancelled
+    assert (server.state, left.state) == (DRAINING, OperationState.CANCELLED)
+    duo.now = 6.0 + SETTLE_GRACE
+    duo.client.machine.handle_deadline(duo.now)
+    assert duo.client.machine.state is DRAINING
+    if lets_go:
+        assert server.finish(theirs, left, OperationState.COMPLETED, duo.now) is Ending.DROP
+        duo.to_client(ResultDrop(), session_id=mine.session_id, frame_id=operation.frame_id)
+    else:
+        (gone,) = server.handle_deadline(duo.now)
+        assert gone.step.abandoned == (left,)
+    assert server.closed
+    duo.pump()
+    assert duo.client.machine.closed
+    assert operation.settled
+    (drop,) = duo.sent("s2c", ResultDrop)
+    if not lets_go:
+        assert drop_state(drop) is OperationState.CANCELLED
+        assert server.finish(theirs, left, OperationState.COMPLETED, duo.now) is Ending.SILENT
 
 
 def test_a_fatal_error_from_the_peer_drains() -> None:

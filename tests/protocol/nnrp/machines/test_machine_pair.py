@@ -177,10 +177,15 @@ class PairModel(RuleBasedStateMachine):
         if self.duo.client.machine.state is ConnectionState.OPEN:
             self.duo.client.machine.close(self.duo.now)
             self.duo.pump()
-            self.duo.now += 100.0
-            for end in (self.duo.server, self.duo.client):
-                end.machine.handle_deadline(self.duo.now)
-                assert end.machine.closed
+            for seconds in (5.0, 1.0):
+                self.duo.now += seconds
+                for end in (self.duo.server, self.duo.client):
+                    end.machine.handle_deadline(self.duo.now)
+                    self.duo.pump()
+            assert self.duo.server.machine.closed
+            assert self.duo.client.machine.closed
+            self.every_operation_ends_once()
+            assert set(self.ended) == self.started
         super().teardown()
 
 

@@ -580,15 +580,46 @@ def test_the_server_closes(duo: Duo) -> None:
     assert not duo.server.errors
 
 
-def test_the_server_aborts(duo: Duo) -> None:
+@pytest.mark.parametrize("lets_go", [True, False])
+def test_the_server_aborts(duo: Duo, lets_go: bool) -> None:
+    """nnrp-wire 13.3, 13.4: what is cut has its terminal message before SESSION_CLOSE, because a client that has read that
+    waits for none; nothing new starts meanwhile."""
     mine, theirs = duo.open()
     operation = duo.submit(mine)
-    step = duo.server.machine.close_session(theirs, 0.0, policy=InFlightPolicy.ABORT)
+    machine = duo.server.machine
+    step = machine.close_session(theirs, 0.0, policy=InFlightPolicy.ABORT)
     assert [each.frame_id for each in step.cancelled] == [1]
-    duo.pump()
+    assert machine.messages() == []
+    duo.to_server(TOKEN_SUBMIT, session_id=1, frame_id=2)
+    assert duo.server.errors.pop().outcome is Outcome.BAD_STATE
+    duo.wire.clear()
+    if lets_go:
+        finish(duo, theirs, step.cancelled[0], S.CANCELLED)
+    else:
+        (event,) = machine.handle_deadline(SETTLE_GRACE)
+        assert event.step.abandoned == step.cancelled
+        duo.pump()
+        assert machine.finish(theirs, step.cancelled[0], S.CANCELLED, 9.0) is Ending.SILENT
+    kinds = [type(packet.metadata) for way, packet in duo.wire if way == "s2c"]
+    assert kinds == [ResultDrop, SessionClose]
     assert operation.settled
     assert mine.state is theirs.state is SessionState.CLOSED
-    assert duo.server.machine.finish(theirs, step.cancelled[0], S.CANCELLED, 0.0) is Ending.SILENT
+
+
+def test_the_server_cuts_its_own_drain(duo: Duo) -> None:
+    """nnrp-wire 13.3: leftovers are cancelled at the timeout, whoever has asked."""
+    mine, theirs = duo.open()
+    operation = duo.submit(mine)
+    duo.server.machine.close_session(theirs, 0.0, drain_timeout_ms=500)
+    duo.pump()
+    assert mine.state is SessionState.DRAINING
+    (event,) = duo.server.machine.handle_deadline(0.5)
+    (left,) = event.step.cancelled
+    finish(duo, theirs, left, S.COMPLETED)
+    assert operation.state is S.FAILED
+    assert mine.state is theirs.state is SessionState.CLOSED
+    assert not duo.client.errors
+    assert not duo.server.errors
 
 
 def test_closes_that_cross(duo: Duo) -> None:
