@@ -41,9 +41,14 @@ _CHANNELS: Final = {
 _TOOLS: Final = frozenset({"tool_call", "tool_call_update"})
 
 
+_OVER: Final = frozenset({"completed", "failed"})
+
+
 class _Update(msgspec.Struct, rename="camel"):
     session_update: str = ""
     content: Any = None
+    tool_call_id: Any = None
+    status: Any = None
 
 
 class _Said(msgspec.Struct):
@@ -67,13 +72,18 @@ class Chunks:
         self._hints = bool(terms.features)
         self._schemas = carries_agent_schemas(terms)
         self._at: dict[TokenChannel, int] = {}
+        self._tools: set[str] = set()
+        self.waits = False
+        """Whether the turn waits for a tool: a call was made and has not ended, and the agent has said nothing since."""
 
     def of(self, event: Event) -> Answer | None:
         """An event of an operation that its client has submitted: the agent's text, tool calls, plans, usage, questions.
         None for what the client knows already, or has not asked to hear of."""
         if event.type == EventType.SESSION_UPDATE:
-            kind, content = _said(event)
-            text = self._text(kind, content, event.id)
+            update = _said(event)
+            kind = update.session_update
+            self._note_tool(update)
+            text = self._text(update, event.id)
             if text is not None or not self._hints:
                 return text
             if kind in _TOOLS:
@@ -86,11 +96,11 @@ class Chunks:
     def every(self, event: Event) -> Answer:
         """Any event at all: what others do in the session."""
         if event.type == EventType.SESSION_UPDATE:
-            kind, content = _said(event)
-            text = self._text(kind, content, event.id)
+            update = _said(event)
+            text = self._text(update, event.id)
             if text is not None:
                 return text
-            if kind in _TOOLS:
+            if update.session_update in _TOOLS:
                 return self._tool(event)
         return self._structured(event)
 
@@ -106,10 +116,21 @@ class Chunks:
     def pass_over(self, event: Event) -> None:
         """Count the text of an event that is not sent, so that the next position is right."""
         if event.type == EventType.SESSION_UPDATE:
-            self._text(*_said(event), event.id)
+            self._text(_said(event), event.id)
 
-    def _text(self, kind: str, content: Any, event_id: int) -> Answer | None:
-        channel = _CHANNELS.get(kind)
+    def _note_tool(self, update: _Update) -> None:
+        kind, call = update.session_update, str(update.tool_call_id)
+        if kind in _TOOLS:
+            if update.status in _OVER:
+                self._tools.discard(call)
+            elif kind == "tool_call":
+                self._tools.add(call)
+            self.waits = bool(self._tools)
+        elif kind in _CHANNELS:
+            self.waits = False
+
+    def _text(self, update: _Update, event_id: int) -> Answer | None:
+        channel, content = _CHANNELS.get(update.session_update), update.content
         if channel is None or not isinstance(content, dict) or not isinstance(content.get("text"), str):
             return None
         if channel is not TokenChannel.MESSAGE and not self._hints:
@@ -150,6 +171,5 @@ class Chunks:
         return Answer(payloads=(payload,), kinds=PayloadKind.TOKEN_CHUNK, profile_id=ProfileId.TOKEN, event_id=event_id)
 
 
-def _said(event: Event) -> tuple[str, Any]:
-    update = _decode_said(event.data).update
-    return update.session_update, update.content
+def _said(event: Event) -> _Update:
+    return _decode_said(event.data).update

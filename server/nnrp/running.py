@@ -118,14 +118,15 @@ class Running:
 
     # Emit
 
-    async def partial(self, answer: Answer) -> bool:
+    async def partial(self, answer: Answer, *, waits: bool = False) -> bool:
         await self._wait_room()
-        if self._operation.state is _WAITING and not await self.waiting_tool(False):
+        lead = self._go_on()
+        if not self._progress(_WAITING if waits else _PARTIAL):
             return False
-        if not self._progress(_PARTIAL):
-            return False
+        if waits:
+            self._turns.suspend(self._ticket)
         self._partials += 1
-        self._send_part(answer, _NO_BUDGET)
+        self._send_part(answer, _NO_BUDGET, lead)
         return True
 
     def keep(self, answer: Answer) -> None:
@@ -147,6 +148,14 @@ class Running:
         return True
 
     # Inside
+
+    def _go_on(self) -> list[Buffer]:
+        """What has to be said ahead of anything but an end without a result, where the operation waits for a tool: that it
+        runs again (13.4). It is no event of its own, but the first packet of the next one."""
+        if self._operation.state is not _WAITING or not self._progress(_RUNNING):
+            return []
+        self._turns.resume(self._ticket)
+        return state_parts(self._session.machine, self._operation, 0) or []
 
     def _progress(self, wanted: OperationState) -> bool:
         session = self._session
@@ -173,7 +182,7 @@ class Running:
         now = trio.current_time()
         return Times.between(self._received, now if self._started is None else self._started, now)
 
-    def _send_part(self, answer: Answer, applied: BudgetPolicy) -> None:
+    def _send_part(self, answer: Answer, applied: BudgetPolicy, lead: list[Buffer]) -> None:
         session = self._session
         event_id = session.next_event_id(answer.event_id)
         parts = push_parts(
@@ -185,7 +194,7 @@ class Running:
             event_id=event_id,
             applied=applied,
         )
-        session.send(parts, self._operation, event_id)
+        session.send(lead + parts, self._operation, event_id)
 
     def _end(self, submit: Submit, answer: Answer | None, failure: OperationFailed | None) -> None:
         reason = self.record.cancel_reason
@@ -213,8 +222,7 @@ class Running:
             wanted, code = OperationState.FAILED, int(ErrorCode.FRAME_EXPIRED)
             if answer is not None:
                 wanted, code = OperationState.COMPLETED, 0
-        if wanted is OperationState.COMPLETED and self._operation.state is _WAITING:
-            self._operation.advance(_RUNNING)
+        lead = self._go_on() if wanted is OperationState.COMPLETED else []
         times = self._times()
         finish(
             self._session,
@@ -226,6 +234,7 @@ class Running:
             event_id=event_id,
             applied=spent.applied,
             reused_frame_id=spent.reused_frame_id,
+            lead=lead,
         )
         if self._started is None and self._operation.state is OperationState.COMPLETED:
             self.record.step(OperationInput.START)  # an earlier result was the answer
@@ -264,8 +273,10 @@ class Running:
         )
         self._turns.budgets[ending.hint] += 1
         self.hint(ResultHintReason.BUDGET_EXCEEDED, ending.hint)
-        if ending.before is not None and self._progress(_PARTIAL):
-            self._send_part(ending.before, ending.applied)
+        if ending.before is not None:
+            lead = self._go_on()
+            if self._progress(_PARTIAL):
+                self._send_part(ending.before, ending.applied, lead)
         return ending
 
     def hint(self, reason: ResultHintReason, applied: ResultBudgetPolicy = ResultBudgetPolicy.NONE) -> None:
@@ -311,8 +322,10 @@ def finish(
     event_id: int = 0,
     applied: BudgetPolicy = _NO_BUDGET,
     reused_frame_id: int = 0,
+    lead: list[Buffer] | None = None,
 ) -> None:
-    """Settle an operation and send its terminal message: to the connection, to the journal, or to nobody any more."""
+    """Settle an operation and send its terminal message, behind ``lead``: to the connection, to the journal, or to nobody any
+    more."""
     link, machine = session.link, session.machine
     abandoned = operation.abandoned
     if link is None or link.machine.closed:
@@ -329,7 +342,7 @@ def finish(
             parts = _push_or_drop(session, operation, answer, times, event_id, applied, reused_frame_id)
         else:
             parts = drop_parts(machine, operation, error_code=error_code, event_id=event_id)
-        session.send(parts, operation, event_id)
+        session.send(lead + parts if lead else parts, operation, event_id)
     if link is not None and (link.machine.has_messages or machine.state is not SessionState.OPEN):
         link.flush()
         link.after_settle(session)

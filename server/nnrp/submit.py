@@ -105,8 +105,9 @@ class OperationFailed(Exception):
 class Emit(Protocol):
     """How a worker reports while it works. False from either: the operation has ended, nothing was sent."""
 
-    async def partial(self, answer: Answer) -> bool:
-        """Send a part of the result. Waits for room on the connection."""
+    async def partial(self, answer: Answer, *, waits: bool = False) -> bool:
+        """Send a part of the result; with ``waits`` the operation waits for a tool from then on. Waits for room on the
+        connection."""
         ...
 
     def keep(self, answer: Answer) -> None:

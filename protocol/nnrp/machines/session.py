@@ -45,6 +45,8 @@ _ACCEPTED = OperationState.ACCEPTED
 _RUNNING = OperationState.RUNNING
 _COMPLETED = OperationState.COMPLETED
 _BACKGROUND = PriorityClass.BACKGROUND
+#: States that do not follow themselves.
+_CHANGES_ONCE = (_RUNNING, OperationState.WAITING_TOOL)
 #: Where an operation gets that is done as soon as it is accepted: by two steps of its table, taken here once.
 _DONE_AT_ONCE = OPERATION.step(OPERATION.step(_ACCEPTED, _RUNNING)[0], _COMPLETED)[0]
 #: The reverse window of an end that has never sent FLOW_UPDATE.
@@ -329,6 +331,8 @@ class Session:
             return operation, Delivery.LATE
         if operation.state is _ACCEPTED and wanted is _COMPLETED:
             operation.state = _DONE_AT_ONCE
+        elif self.state is _RESUMED and wanted is operation.state and wanted in _CHANGES_ONCE:
+            return operation, Delivery.PROGRESS  # sent again, because what came with it had not arrived
         else:
             if operation.state is _ACCEPTED and wanted is not _RUNNING:
                 operation.advance(_RUNNING)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from protocol.nnrp.enums import ErrorCode
+from protocol.nnrp.enums import ErrorCode, OperationState
 from protocol.nnrp.machines.session import Session as Machine
 from server.nnrp.chunks import Chunks, stop_reason
 from server.nnrp.following import Follower
@@ -119,9 +119,11 @@ class _OwnTurn:
 
     async def pass_on(self, event: Event) -> None:
         if event.type not in _OUTCOMES:
-            chunk = self._chunks.of(event)
+            chunk, waits = self._chunks.of(event), self._chunks.waits
             if chunk is not None:
-                await self._emit.partial(chunk)
+                await self._emit.partial(chunk, waits=waits)
+            elif waits is not (self._submit.operation.state is OperationState.WAITING_TOOL):
+                await self._emit.waiting_tool(waits)
             return
         assert self.prompt is not None
         try:

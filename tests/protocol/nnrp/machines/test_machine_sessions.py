@@ -49,6 +49,7 @@ from protocol.nnrp.header import Header
 from protocol.nnrp.machines.cache_records import CacheEntry, CacheKey
 from protocol.nnrp.machines.closing import ANSWER_GRACE, SETTLE_GRACE
 from protocol.nnrp.machines.connection import Connection, Side
+from protocol.nnrp.machines.credit import Window
 from protocol.nnrp.machines.events import (
     CacheAnswered,
     CacheInvalidated,
@@ -632,6 +633,23 @@ def test_closes_that_cross(duo: Duo) -> None:
     assert mine.state is theirs.state is SessionState.CLOSED
     assert not duo.client.errors
     assert not duo.server.errors
+
+
+@pytest.mark.parametrize("state", [S.RUNNING, S.WAITING_TOOL])
+def test_a_state_that_comes_again_after_a_resume(state: S) -> None:
+    """nnrp-wire 13.4, 13.7: redelivery may repeat a state whose successor was lost with the connection; otherwise it does not
+    follow itself."""
+    for resumed in (True, False):
+        session = Session(1, SessionTerms(max_in_flight_operations=4), Window(4), Window(4), resumed=resumed)
+        operation = session.start(0.0)
+        for wanted in (S.RUNNING, state)[state is S.RUNNING :]:
+            session.receive_result(operation.frame_id, wanted)
+        if resumed:
+            assert session.receive_result(operation.frame_id, state) == (operation, Delivery.PROGRESS)
+        else:
+            with pytest.raises(NnrpError) as refused:
+                session.receive_result(operation.frame_id, state)
+            assert refused.value.outcome is Outcome.BAD_TRANSITION
 
 
 def test_a_rejected_close_reopens(duo: Duo) -> None:
