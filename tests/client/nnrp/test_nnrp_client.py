@@ -17,12 +17,10 @@ from client.nnrp import (
 )
 from client.nnrp.session import SubmitOptions
 from protocol.nnrp.enums import (
-    BackpressureLevel,
     CancelScopeKind,
     OperationState,
     PayloadKind,
     SessionErrorCode,
-    UpdateReason,
 )
 from protocol.nnrp.machines.hello import HelloPolicy
 from protocol.nnrp.machines.opening import OpenPolicy
@@ -152,35 +150,6 @@ async def test_connection_credit_is_shared_without_starvation() -> None:
                 each.cancel()
         assert sorted(order) == ["a"] * 6 + ["b"] * 2
         assert served.service.violations == 0
-
-
-async def test_pause_holds_new_work_and_not_what_runs() -> None:
-    """C-081: two run on and complete, the third is held without a frame sent, and goes out after the resume."""
-    async with serving_nnrp() as served, open_nnrp(served.url) as connection:
-        session = await connection.open_session()
-        running = [await session.submit(b"sleep=150;%d" % number) for number in range(2)]
-        (link,) = served.service.links
-        machine = link.machine.sessions[session.session_id]
-        link.machine.update_credit(
-            trio.current_time(), session=machine, reason=UpdateReason.PAUSE, level=BackpressureLevel.HARD
-        )
-        link.flush()
-        with trio.fail_after(2):
-            while session.machine.window.hold() is None:  # noqa: ASYNC110  # what is waited for has no event
-                await trio.sleep(0.005)
-        third: list[Submission] = []
-
-        async def submit() -> None:
-            third.append(await session.submit(b"third"))
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(submit)
-            assert [(await each.result()).data for each in running] == [b"sleep=150;0", b"sleep=150;1"]
-            assert not third
-            assert machine.operations.highest_frame == 2
-            link.machine.update_credit(trio.current_time(), session=machine, reason=UpdateReason.RESUME)
-            link.flush()
-        assert (await third[0].result()).data == b"third"
 
 
 async def test_results_find_the_right_waiter() -> None:
