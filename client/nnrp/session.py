@@ -20,6 +20,7 @@ from client.nnrp.references import refer
 from client.nnrp.results import Result
 from client.nnrp.submission import Submission
 from protocol.layout import Buffer
+from protocol.nnrp.descriptors import TypedPayloadDescriptor
 from protocol.nnrp.enums import (
     AckStatus,
     BudgetPolicy,
@@ -44,6 +45,7 @@ from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import FrameCancel, FrameSubmit, ResultHint, SessionOpen, SessionPatch, SessionPatchAck
 from protocol.nnrp.packet import BodyLike, Packet, encode_parts
 from protocol.nnrp.regions import ExtensionFrame, Regions, TypedPayload
+from protocol.nnrp.template import Template
 from protocol.nnrp.vendor import SubmitContext
 
 if TYPE_CHECKING:
@@ -132,6 +134,7 @@ class NnrpSession:
         self._closed: trio.Event | None = None
         self._cache: NnrpCache | None = None
         self._patches: list[_Patch] = []
+        self._template: Template[FrameSubmit] | None = None
 
     # What is there
 
@@ -184,7 +187,15 @@ class NnrpSession:
 
         Raises `NnrpSessionOver`, `NnrpConnectionLost`, and ``NnrpLocalError`` for what may not be sent.
         """
-        payloads = tuple(payload) if isinstance(payload, (list, tuple)) else (self._payload(payload),)
+        if isinstance(payload, (list, tuple)):
+            payloads = tuple(payload)
+        elif self.machine.terms.implicit:
+            payloads = (TypedPayload.legacy(payload, PayloadKind.TOKEN_CHUNK),)
+        else:
+            template = self._template_of(kind)
+            return await self.submit_frame(
+                template.message, Regions((TypedPayload(template.descriptor, payload),)), options
+            )
         metadata = FrameSubmit(payload_kind_bitmap=kind, payload_frame_count=len(payloads))
         return await self.submit_frame(metadata, Regions(payloads), options)
 
@@ -361,6 +372,7 @@ class NnrpSession:
         machine.adopt(tuple(carried))
         machine.settings = self.machine.settings
         self.machine, self._token, self._attached = machine, token, True
+        self._template = None
         return [(each, sent) for each in carried if isinstance(sent := each.attachment, Sent)]
 
     def send_again(self, operation: Operation, sent: Sent) -> None:
@@ -444,6 +456,14 @@ class NnrpSession:
         return submission
 
     def _send(self, operation: Operation, metadata: FrameSubmit, body: BodyLike, flags: HeaderFlags) -> None:
+        template = self._template
+        if template is not None and not flags and (data := template.payload_of(metadata, body)) is not None:
+            self._connection.write(
+                template.encode_parts(
+                    data, self.machine.session_id, operation.frame_id, operation.view_id, 0, operation.trace_id
+                )
+            )
+            return
         parts = encode_parts(
             metadata,
             body,
@@ -460,18 +480,21 @@ class NnrpSession:
         if not self.over and not operation.settled and not operation.ended:
             self.cancel(CancelScopeKind.OPERATION, operation_id=operation.operation_id)
 
-    def _payload(self, data: Buffer) -> TypedPayload:
-        terms = self.machine.terms
-        if terms.implicit:
-            return TypedPayload.legacy(data, PayloadKind.TOKEN_CHUNK)
-        return TypedPayload.of(
-            data,
-            profile_id=terms.profile_id or int(ProfileId.TOKEN),
-            schema_id=terms.schema_id,
-            schema_version=terms.schema_version,
-            stream_semantics=StreamSemantics.APPEND if terms.schema_id else StreamSemantics.DEFAULT,
-            flags=DescriptorFlags.TERMINAL,
-        )
+    def _template_of(self, kind: PayloadKind) -> Template[FrameSubmit]:
+        """What submits of one payload under the session's default schema have in common."""
+        template = self._template
+        if template is None or template.message.payload_kind_bitmap is not kind:
+            terms = self.machine.terms
+            descriptor = TypedPayloadDescriptor(
+                terms.profile_id or int(ProfileId.TOKEN),
+                DescriptorFlags.TERMINAL,
+                terms.schema_id,
+                terms.schema_version,
+                StreamSemantics.APPEND if terms.schema_id else StreamSemantics.DEFAULT,
+            )
+            template = Template(FrameSubmit(payload_kind_bitmap=kind, payload_frame_count=1), descriptor)
+            self._template = template
+        return template
 
 
 def ended(operation: Operation, code: int) -> NnrpOperationEnded:

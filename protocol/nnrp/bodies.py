@@ -13,7 +13,11 @@ from protocol.nnrp.extensions import NO_FEATURES, ControlExtension
 from protocol.nnrp.regions import Regions, TypedPayload
 from protocol.nnrp.tensor import TensorBody
 
-__all__ = ["Body", "BodyForm", "Context", "ControlBody", "DataBody"]
+__all__ = ["VIEW_BYTES", "Body", "BodyForm", "Context", "ControlBody", "DataBody"]
+
+VIEW_BYTES = 4096
+"""From this size on a body is a view of the buffer it arrived in; smaller ones are copied, which is cheaper and
+lets go of the buffer."""
 
 
 class ControlBody(msgspec.Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ import msgspec
 
 from protocol.errors import Reach
 from protocol.layout import Buffer, Violation
-from protocol.nnrp.bodies import Body, Context
+from protocol.nnrp.bodies import VIEW_BYTES, Body, Context
 from protocol.nnrp.catalogue import ID_RULES, IdRule
 from protocol.nnrp.control_bodies import CONTROL_BODIES, widens_cancel
 from protocol.nnrp.data_bodies import parse_result, parse_submit
@@ -18,6 +18,7 @@ from protocol.nnrp.errors import NnrpError, Outcome
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
 from protocol.nnrp.header import HEADER_BYTES, MAX_META_BYTES, Header
 from protocol.nnrp.messages import MESSAGES, Message
+from protocol.nnrp.plain import PLAIN
 
 __all__ = [
     "DEFAULT_MAX_BODY_BYTES",
@@ -32,10 +33,6 @@ __all__ = [
 
 DEFAULT_MAX_BODY_BYTES = 33_554_432
 """Largest body accepted unless negotiated otherwise (nnrp-wire 2.1 item 6)."""
-
-VIEW_BYTES = 4096
-"""From this size on a body is a view of the buffer it arrived in; smaller ones are copied, which is cheaper and
-lets go of the buffer."""
 
 
 class Packet(msgspec.Struct, frozen=True, gc=False):
@@ -88,6 +85,17 @@ class RawPacket(msgspec.Struct, frozen=True, gc=False):
         Raises `NnrpError` with the message's reach; the framing is intact, so the connection may go on where the
         error is not fatal.
         """
+        buffer, start = self.buffer, self.start
+        if not isinstance(buffer, bytes) or (plain := PLAIN.get(buffer[start : start + _BEGIN])) is None:
+            return self._decode(strict, granted)
+        found = plain.read(buffer, start, strict)
+        if found is not None:
+            return Packet(*found)
+        packet = self._decode(strict, granted)
+        plain.learn(buffer, start, strict, packet.metadata, packet.content)
+        return packet
+
+    def _decode(self, strict: bool, granted: OperationFeatures) -> Packet:
         header = Header.decode(self.buffer, self.start)
         try:
             return _decode(header, self.buffer, self.start + HEADER_BYTES, strict, granted)
@@ -95,6 +103,8 @@ class RawPacket(msgspec.Struct, frozen=True, gc=False):
             _locate(error, header)
             raise
 
+
+_BEGIN = Header.LAYOUT.field("body_len").offset
 
 BodyParser: TypeAlias = Callable[[Any, Buffer, Context], Body]
 _BODIES: dict[MessageType, BodyParser] = {

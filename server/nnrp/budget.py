@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import attrs
+from msgspec.structs import replace
 
 from protocol.nnrp.enums import BudgetPolicy, ResultBudgetPolicy, ResultClass
 from server.nnrp.submit import Answer
@@ -55,15 +56,15 @@ def settle_budget(allowed: int, stock: Stock) -> Ending:
             return Ending(kept, _DEGRADED, hint=ResultBudgetPolicy.FULL)
         kept = None
     if partial and stock.ends_partial and (kept is not None or stock.parts_sent):
-        final = attrs.evolve(kept or Answer(), result_class=ResultClass.PARTIAL)
+        final = replace(kept or Answer(), result_class=ResultClass.PARTIAL)
         return Ending(final, _PARTIAL, hint=ResultBudgetPolicy.PARTIAL)
     if degraded and (kept is not None or stock.parts_sent):
         # What has been sent, or is there, is of use as it is: say so instead of taking it back.
-        final = attrs.evolve(kept or Answer(), result_class=ResultClass.DEGRADED)
+        final = replace(kept or Answer(), result_class=ResultClass.DEGRADED)
         return Ending(final, _DEGRADED, hint=ResultBudgetPolicy.FULL)
     if partial and kept is not None:
         return Ending(None, _PARTIAL, before=kept, hint=ResultBudgetPolicy.PARTIAL)
     if stock.previous is not None and allowed & _STALE.value:
-        final = attrs.evolve(stock.previous, result_class=ResultClass.STALE_REUSE)
+        final = replace(stock.previous, result_class=ResultClass.STALE_REUSE)
         return Ending(final, _STALE, stock.previous_frame, hint=ResultBudgetPolicy.STALE_REUSE)
     return Ending(None, _DROP if allowed & _DROP.value else _NOTHING)

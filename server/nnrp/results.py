@@ -7,7 +7,7 @@ from typing import Final
 import attrs
 
 from protocol.layout import Buffer
-from protocol.nnrp.descriptors import TypedPayloadDescriptorV2
+from protocol.nnrp.descriptors import TypedPayloadDescriptor, TypedPayloadDescriptorV2
 from protocol.nnrp.enums import (
     BudgetPolicy,
     ExtensionKind,
@@ -27,11 +27,12 @@ from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import ResultDrop, ResultPush
 from protocol.nnrp.packet import encode_parts
 from protocol.nnrp.regions import ExtensionFrame, InlineObject, Regions, TypedPayload
+from protocol.nnrp.template import Template
 from protocol.nnrp.tensor import TensorBody, pack_flat_tensor, pack_sections, pack_tile_index
 from protocol.nnrp.vendor import OperationStateBlock
 from server.nnrp.submit import Answer
 
-__all__ = ["NO_TIMES", "Times", "drop_parts", "push_parts", "state_parts"]
+__all__ = ["NO_TIMES", "PlainResults", "Times", "drop_parts", "push_parts", "state_parts"]
 
 _U16: Final = 0xFFFF
 _TELLS_STATE: Final = int(OperationFeatures.OPERATION_STATE)
@@ -122,6 +123,48 @@ def push_parts(
         flags=_STALE_HEADER if result_class is ResultClass.STALE_REUSE else _NO_HEADER,
         strict=not session.legacy_descriptors,
     )
+
+
+class PlainResults:
+    """The results of one session that have one payload and say nothing beside it. Those that are alike, but for the payload,
+    are made from one template."""
+
+    __slots__ = ("_template",)
+
+    def __init__(self) -> None:
+        self._template: Template[ResultPush] | None = None
+
+    def parts(self, session: Session, operation: Operation, answer: Answer) -> list[Buffer] | None:
+        """What `push_parts` makes of a final ``answer`` without times, None where that has to say. Raises as that does."""
+        payloads = answer.payloads
+        if len(payloads) != 1 or answer.tensor is not None or answer.result_class is not ResultClass.COMPLETE:
+            return None
+        payload = payloads[0]
+        descriptor = payload.descriptor
+        if (
+            session.legacy_descriptors
+            or session.terms.features & _TELLS_STATE
+            or type(descriptor) is not TypedPayloadDescriptor
+        ):
+            return None
+        profile_id = answer.profile_id or session.terms.profile_id
+        template = self._template
+        if (
+            template is None
+            or template.message.payload_kind_bitmap is not answer.kinds
+            or template.message.active_profile_id != profile_id
+            or not template.describes(descriptor)
+        ):
+            message = ResultPush(active_profile_id=profile_id, payload_kind_bitmap=answer.kinds, payload_frame_count=1)
+            template = self._template = Template(message, descriptor)
+        return template.encode_parts(
+            payload.data,
+            session.session_id,
+            operation.frame_id,
+            operation.view_id,
+            operation.route_id,
+            operation.trace_id,
+        )
 
 
 def state_parts(session: Session, operation: Operation, event_id: int) -> list[Buffer] | None:

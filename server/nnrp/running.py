@@ -358,9 +358,14 @@ def _push_or_drop(
     reused_frame_id: int,
 ) -> list[Buffer]:
     """A result that cannot be put on the wire is the worker's defect; its operation still gets its terminal message."""
+    machine = session.machine
     try:
+        if times is NO_TIMES and not applied and not reused_frame_id:
+            parts = session.plain_results.parts(machine, operation, answer)
+            if parts is not None:
+                return parts
         return push_parts(
-            session.machine,
+            machine,
             operation,
             answer,
             times=times,

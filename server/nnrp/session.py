@@ -15,6 +15,7 @@ from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Session
 from server.nnrp.journal import Journal
 from server.nnrp.policy import Principal
+from server.nnrp.results import PlainResults
 from server.nnrp.reuse import LatestResults, Reusable
 from server.nnrp.submit import Submit, Worker
 from sessions.operation import CancelReason
@@ -55,6 +56,7 @@ class ServedSession:
         "link",
         "machine",
         "over",
+        "plain_results",
         "principal",
         "received",
         "reuse_pool",
@@ -80,6 +82,7 @@ class ServedSession:
         self.reuse_pool = reuse_pool
         self._latest: LatestResults | None = None
         self.over = False
+        self.plain_results = PlainResults()
         machine.attachment = self
 
     @property

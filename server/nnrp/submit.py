@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-import attrs
 import msgspec
 
 from protocol.layout import Buffer
@@ -71,8 +70,7 @@ class Submit(msgspec.Struct, frozen=True, eq=False):
         return [each.payload for each in self.tensor.sections]
 
 
-@attrs.frozen(slots=True, kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """One result, or with `Emit` a part of one. ``tensor`` and ``payloads`` may both be given."""
 
     payloads: tuple[TypedPayload, ...] = ()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import product
 
-import attrs
 import pytest
 import trio
+from msgspec.structs import replace
 
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import (
@@ -310,7 +310,7 @@ async def test_operations_overtake_each_other_and_each_keeps_its_order() -> None
 def test_answers_know_their_size() -> None:
     """What decides whether a result is kept for reuse is the bytes of its payloads."""
     assert said(b"12345").size == 5
-    assert attrs.evolve(said(b"12345"), payloads=()).size == 0
+    assert replace(said(b"12345"), payloads=()).size == 0
 
 
 async def test_results_kept_for_reuse_are_bounded() -> None:
