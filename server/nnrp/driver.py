@@ -27,7 +27,7 @@ from server.nnrp.migrating import answer_migrate
 from server.nnrp.opening import open_session
 from server.nnrp.policy import Principal
 from server.nnrp.running import Running, answer_at_once
-from server.nnrp.session import ServedSession
+from server.nnrp.session import Doubt, ServedSession
 from server.nnrp.submit import Submit
 from server.nnrp.transport import PacketTransport
 from server.nnrp.writer import Writer
@@ -88,7 +88,8 @@ class Link:
         self._timer = trio.CancelScope()
         self._flow = trio.Event()
         self._told = Dialect.UNKNOWN
-        self._opens = 0
+        self._doubted: dict[int, ServedSession] = {}
+        """Sessions that were resumed here, until something shows that their client knows."""
         self._crossed = False
         """The peer's goodbye has crossed something of ours, which nobody reads."""
         self._concluded = False
@@ -112,11 +113,6 @@ class Link:
             self.writer.abandon()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await trio.aclose_forcefully(self._stream)
-
-    @property
-    def said(self) -> int:
-        """Packets received but for SESSION_OPENs: a client that sends many of those has not read an answer yet."""
-        return self._splitter.count - self._opens
 
     # For those who carry out operations
 
@@ -156,8 +152,14 @@ class Link:
 
     def release(self, session: ServedSession) -> None:
         """Another connection has taken the session over: what still comes for it here is refused (C-088)."""
+        self._doubted.pop(session.machine.session_id, None)
         self.machine.detach(session.machine.session_id)
         session.link = None
+
+    def doubt(self, session: ServedSession, doubt: Doubt) -> None:
+        """The session was resumed here, and the answer may yet be lost (nnrp-wire 13.7 item 5)."""
+        self.service.registry.keep_former(session, doubt)
+        self._doubted[session.machine.session_id] = session
         self._tell_flow()
 
     def forget_principal(self, principal: Principal) -> None:
@@ -185,7 +187,7 @@ class Link:
                 self.flush()
                 return
             if not data:
-                self._crossed = not _has_read_all(self._stream)
+                self._crossed = writer.size > 0 or not _has_read_all(self._stream)
                 machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)
                 return
             self._take(data)
@@ -236,6 +238,8 @@ class Link:
         self.writer.hold()
         try:
             for raw in self._splitter.packets():
+                if self._doubted:
+                    self._believe(raw.header)
                 if raw.buffer[raw.start + _FLAGS] & _RETRANSMIT and self._is_known(raw):
                     continue
                 try:
@@ -256,6 +260,16 @@ class Link:
         self.flush()
         self.writer.release()
         self._retime()
+
+    def _believe(self, header: Header) -> None:
+        """Settle the doubts that a packet settles: of the session it names, or, with a PONG, of the answer before its PING."""
+        settled = [self._doubted[header.session_id]] if header.session_id in self._doubted else []
+        if header.msg_type is MessageType.PONG:
+            answered = self.machine.pongs + 1
+            settled += [each for each in self._doubted.values() if each.doubt and 0 < each.doubt.ping <= answered]
+        for each in settled:
+            self._doubted.pop(each.machine.session_id, None)
+            self.service.registry.settle_doubt(each)
 
     def _is_known(self, raw: RawPacket) -> bool:
         """Whether a submit that says it is sent again did arrive the first time: then it is ignored, so that a client that
@@ -308,8 +322,7 @@ class Link:
             if machine.end_cause in _ENDED_FOR_ALL:
                 self.service.end_session(session, CancelReason.SESSION_CLOSED)
             else:
-                cut = self._crossed or machine.end_cause in _CUT
-                if not cut or (session.doubt and session.doubt.said < self.said):
+                if not self._crossed and machine.end_cause not in _CUT:
                     self.service.registry.settle_doubt(session)
                 self.service.detach(session)
         self._tell_flow()
@@ -341,7 +354,6 @@ def _has_read_all(stream: trio.abc.Stream) -> bool:
 
 
 def _act_on_open(link: Link, event: events.SessionOpenReceived, now: float) -> None:
-    link._opens += 1
     open_session(link, event, now)
 
 

@@ -179,9 +179,10 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     assert machine is not None
     take_over(link, held, machine)
     service.registry.enter(held, token)
-    service.registry.keep_former(held, Doubt(used, link.said, trio.current_time()))
-    if link.machine.dialect is Dialect.NATIVE:
+    asked = link.machine.dialect is Dialect.NATIVE
+    if asked:
         link.machine.send_ping()  # a client that only waits says by its PONG that it has the new token
+    link.doubt(held, Doubt(used, link.machine.pings if asked else 0, trio.current_time()))
     link.flush()
     announce_schemas(link, machine)
     if plan.first_available is not None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["SILENCE", "Doubt", "ServedSession"]
 
 SILENCE: Final = 2.0
-"""Seconds after which a connection that was resumed on and has said nothing may be one whose client never heard of it."""
+"""Seconds after which a session that was resumed, and that nothing was heard of, may be one whose client never knew."""
 
 
 @attrs.frozen(slots=True)
@@ -37,8 +37,8 @@ class Doubt:
 
     token: bytes
     """The one it was asked for with."""
-    said: int
-    """`Link.said` of its connection by then."""
+    ping: int
+    """Which PING of its connection stands behind the answer; 0 where the client's dialect reads none."""
     since: float
 
 
@@ -74,7 +74,7 @@ class ServedSession:
         """Frame ids of every submit that was accepted, over all connections; kept where the session can be resumed."""
         self.token: bytes | None = None
         self.doubt: Doubt | None = None
-        """Set by a resume: its answer, with the new token, may never have arrived."""
+        """Set by a resume, until something shows that its answer, with the new token, has arrived."""
         self.expires_at = 0.0
         self.follower: Follower | None = None
         """Brings what happens in the engine session behind it; that session's ring then numbers its events."""
@@ -96,13 +96,10 @@ class ServedSession:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether the client may still hold the token before this one: it has said nothing since the resume, and its
-        connection was cut, or has been silent for so long that it may be half dead."""
-        doubt, link = self.doubt, self.link
-        if doubt is None:
-            return False
-        silent = trio.current_time() - doubt.since >= SILENCE
-        return link is None or (silent and link.said <= doubt.said)
+        """Whether the client may still hold the token before this one: nothing shows that it has the answer to its resume,
+        and its connection was cut, or has let us wait for so long that it may be half dead."""
+        doubt = self.doubt
+        return doubt is not None and (self.link is None or trio.current_time() - doubt.since >= SILENCE)
 
     @property
     def tells_state(self) -> bool:

@@ -144,6 +144,7 @@ class Connection(DataFlow):
         elif now >= self._keepalive_at():
             self._last_sent = now
             self._outbox.append(Outgoing(Ping()))
+            self.pings += 1
         return events
 
     def next_deadline(self) -> float:

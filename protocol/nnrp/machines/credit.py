@@ -98,15 +98,16 @@ class Window:
         self._tolerated = 0
         self._tolerated_until = -math.inf
 
-    def hold(self, background: bool = False) -> Hold | None:
+    def hold(self, background: bool = False, besides: int = 0) -> Hold | None:
         """Why one more operation may not be started now; None when it may.
 
         ``background`` says that the operation's priority class is background: background_only lets those through.
+        ``besides`` of those in flight do not count.
         """
         gate = self._gate
         if gate is not None and not (gate is Hold.BACKGROUND_ONLY and background):
             return gate
-        return Hold.CREDIT if self.in_flight >= self.limit else None
+        return Hold.CREDIT if self.in_flight - besides >= self.limit else None
 
     def lets_pass(self, background: bool) -> bool:
         """Whether what belongs to operations that have started may flow: only a pause, a hard level, and background_only

@@ -188,6 +188,12 @@ class Session:
             held = self._hold_above(parent_id, background)
         return held
 
+    def hold_again(self, operation: Operation, here: int, everywhere: int) -> Hold | None:
+        """Why an operation that was carried over by a resume may not be sent again now. It is in flight already; ``here`` of the
+        session's and ``everywhere`` of the connection's have not been sent again, itself included."""
+        background = operation.priority is _BACKGROUND
+        return self._connection_window.hold(background, everywhere) or self.window.hold(background, here)
+
     def may_push(self, operation: Operation | None = None) -> bool:
         """Whether the other end takes results now, of ``operation`` or of what happens beside the session's own: false while
         it has paused the connection, the session or the operation in the reverse direction, or lets through only work of

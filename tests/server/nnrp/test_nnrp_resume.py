@@ -20,7 +20,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.extensions import ALL_FEATURES
 from protocol.nnrp.machines.opening import OpenPolicy
-from protocol.nnrp.messages import Close, Error, FrameCancel, SessionClose, SessionOpen, SessionOpenAck
+from protocol.nnrp.messages import Close, Error, FrameCancel, Pong, SessionClose, SessionOpen, SessionOpenAck
 from protocol.nnrp.packet import Packet
 from protocol.nnrp.vendor import ResumeFrom, SubmitContext
 from server.nnrp.policy import ServingPolicy, token_check
@@ -264,6 +264,28 @@ async def test_a_resume_whose_answer_a_cut_may_have_swallowed(end: str) -> None:
                 answer = await peer.open(RESUMABLE, token=second, features=ALL_FEATURES)
             assert ack(answer).session_status is SessionStatus.RESUMED
         assert len(served.service.registry) <= 2
+
+
+async def test_what_is_heard_of_one_session_says_nothing_of_another() -> None:
+    """13.7 item 5: two resumes on one connection, and a cut that took the second answer only."""
+    other = RESUMABLE.replace(requested_session_id=6)
+    async with serving_nnrp() as served:
+        async with lost(served) as peer:
+            first = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+            second = token_of(await peer.open(other, features=ALL_FEATURES))
+        async with lost(served) as peer:
+            peer.answers = False
+            await peer.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            await peer.open(other, token=second, features=ALL_FEATURES)
+            await peer.send(Pong())
+            await peer.submit(1, b"one", session_id=5)
+            await peer.receive(MessageType.RESULT_PUSH)
+            reset(peer)
+        async with served.peer() as peer:
+            answer = await peer.open(RESUMABLE, token=first, features=ALL_FEATURES)
+            assert ack(answer).session_error_code == SessionErrorCode.RESUME_REJECTED
+            answer = await peer.open(other, token=second, features=ALL_FEATURES)
+            assert ack(answer).session_status is SessionStatus.RESUMED
 
 
 async def test_a_half_dead_connection_that_was_resumed_on(monkeypatch: pytest.MonkeyPatch) -> None:

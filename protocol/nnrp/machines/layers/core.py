@@ -120,6 +120,8 @@ class ConnectionCore:
         "dialect",
         "end_cause",
         "limits",
+        "pings",
+        "pongs",
         "reverse",
         "schemas",
         "sessions",
@@ -156,6 +158,10 @@ class ConnectionCore:
         self.close_received = False
         self.end_cause: EndCause | None = None
         self.attachment: object = None
+        self.pings = 0
+        """PINGs sent."""
+        self.pongs = 0
+        """PONGs received: answers to that many PINGs, the oldest ones."""
         self._outbox: list[Outgoing] = []
         self._closed_ids: dict[int, int] = {}
         self._closing: dict[int, Session] = {}

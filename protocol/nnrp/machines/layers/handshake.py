@@ -112,6 +112,7 @@ class Handshake(ConnectionCore):
     def send_ping(self, *, trace_id: int = 0, session_id: int = 0) -> None:
         self._step_ours(ConnectionInput.PING, MessageType.PING)
         self._queue(Outgoing(Ping(), session_id=session_id, trace_id=trace_id))
+        self.pings += 1
 
     def send_probe(self, probe_id: int, payload: bytes, *, client_send_ts_us: int) -> None:
         """Measure this transport. The answer comes as ProbeAnswered."""
@@ -181,6 +182,7 @@ class Handshake(ConnectionCore):
 
     def _on_pong(self, packet: Packet, now: float) -> PongReceived:
         self._step(packet.header)
+        self.pongs += 1
         return PongReceived(packet)
 
     def _on_close(self, packet: Packet, now: float) -> ConnectionClosing:
