@@ -7,6 +7,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any, Final, Literal
 
 import attrs
@@ -47,6 +48,9 @@ __all__ = ["NnrpConnection", "NnrpOptions", "open_nnrp"]
 
 logger = logging.getLogger("moorline.client")
 
+DOUBT: Final = 2.5
+"""Seconds before a resume is asked for again that was refused where the answer to the one before may be lost. For two seconds the
+server holds the client to be there, on the connection where nobody heard of the new token (docs/nnrp.md, Used up)."""
 _DIALECTS: Final = {"native": Dialect.UNKNOWN, "nnrp-py": Dialect.IMPLICIT, "nnrp-rs": Dialect.BARE}
 _HELLO: Final = ClientHello(
     supported_profile_bitmap=3,
@@ -100,10 +104,13 @@ class NnrpOptions:
 
 @attrs.define(slots=True, eq=False)
 class _Opening:
-    """A SESSION_OPEN under way: of a new session, or of ``resumed``."""
+    """A SESSION_OPEN under way on ``link``: of a new session, or of ``resumed``."""
 
+    link: Link
     request: SessionOpen
     resumed: NnrpSession | None = None
+    again: bool = False
+    """Asked for the second time on this connection."""
     answered: trio.Event = attrs.field(factory=trio.Event)
     session: NnrpSession | None = None
     error: NnrpClientError | None = None
@@ -150,6 +157,8 @@ class NnrpConnection:
         self._link: Link | None = None
         self._sessions: dict[int, NnrpSession] = {}
         self._openings: deque[_Opening] = deque()
+        self._resumed: dict[NnrpSession, None] = {}
+        """Sessions with operations that are to be sent again, in this order."""
         self._pings: deque[trio.Event] = deque()
         self._mover: Mover | None = None
         self._closing = False
@@ -206,7 +215,7 @@ class NnrpConnection:
         if self._dialect is Dialect.BARE:
             features, session_id = NO_FEATURES, session_id or 1
         request = SessionOpen(
-            requested_session_id=session_id,
+            requested_session_id=session_id or self._spare_id(link),
             profile_id=profile_id,
             priority_class=priority,
             session_flags=flags | SessionFlags.ALLOW_RESUME if resumable else flags,
@@ -217,7 +226,7 @@ class NnrpConnection:
             lease_ttl_hint_ms=lease_ttl_ms,
             client_session_tag=session_id,
         )
-        opening = _Opening(request, last_event_id=last_event_id)
+        opening = _Opening(link, request, last_event_id=last_event_id)
         try:
             link.machine.open_session(
                 request,
@@ -268,7 +277,8 @@ class NnrpConnection:
         mover = Mover(self, sessions, self.url, url)
         mover.check()
         link = await self._dial(url)
-        for session in sessions:
+        attached = [each for each in sessions if each.attached]
+        for session in attached:
             session.detach()
         self._nursery.start_soon(link.run)
         failure: NnrpClientError | None = NnrpConnectionLost("given up")
@@ -280,9 +290,9 @@ class NnrpConnection:
                 link.lose()
                 if not old.machine.closed:
                     self._link = old
-                    for session in sessions:
+                    for session in attached:
                         session.stay()
-                    self.credit.changed()
+                    self._go_on()
         if failure is not None:
             raise failure
         old.mute()
@@ -298,7 +308,7 @@ class NnrpConnection:
         finally:
             self._mover = None
             old.lose()
-            self.credit.changed()
+            self._go_on()
 
     def _move_to(self, url: str) -> None:
         if url in self._urls:
@@ -396,6 +406,20 @@ class NnrpConnection:
         for opening in openings:
             if not opening.answered.is_set() and opening.resumed is not None:
                 opening.resumed.fail(NnrpConnectionLost("the server did not answer the resume in time"))
+
+    async def _resume_again(self, link: Link, session: NnrpSession) -> None:
+        """Ask once more when the server must have come to doubt. Once the connection is over this is nothing to see to: the next
+        one asks for every session that there is."""
+        while not link.done.is_set():
+            with trio.move_on_after(DOUBT):
+                await link.done.wait()
+            if session.over or session.attached:
+                return
+            if self.machine is link.machine:
+                self.resume(link, session, again=True)
+                self._nursery.start_soon(self._watch_resumed, (self._openings[-1],))
+                link.flush()
+                return
 
     async def _wait_over(self, link: Link) -> None:
         """Until the connection is over that ``link`` has been, or that has taken its place since."""
@@ -518,7 +542,7 @@ class NnrpConnection:
             sent.submission.finish(ended(event.operation, message.error_code))
         if event.session is not None and message.error_scope is ErrorScope.SESSION:
             self._on_session_error(event.session, message, text)
-        self.credit.changed()
+        self._go_on()
 
     def _on_session_error(self, machine: Session, message: Error, text: str) -> None:
         session = machine.attachment
@@ -541,7 +565,7 @@ class NnrpConnection:
         sent.submission.cancel()
         sent.submission.finish(NnrpResultsLost(f"a result could not be read: {fault}"))
         session.receive_drop(header.frame_id)
-        self.credit.changed()
+        self._go_on()
 
     def _on_gap(self, session: object, message: Error, text: str) -> None:
         """Results were lost at the server. What they belonged to cannot be told, so nothing is waited for any more."""
@@ -567,11 +591,9 @@ class NnrpConnection:
             self._drop(event.session)
         else:
             event.session.attachment = session
-            for operation, sent in session.attach(event.session, event.resume_token):
-                session.send_again(operation, sent)
-                if operation.ended:
-                    session.cancel_again(operation)
-            self.credit.changed()
+            session.attach(event.session, event.resume_token)
+            self._resumed[session] = None
+            self._go_on()
         opening.answered.set()
         self._note_move()
 
@@ -593,8 +615,13 @@ class NnrpConnection:
             answer.session_error_code,
             retry_later=later,
         )
-        if opening.resumed is not None:
-            opening.resumed.fail(NnrpSessionOver("the session could not be resumed"))
+        session = opening.resumed
+        if session is not None:
+            rejected = answer.session_error_code == SessionErrorCode.RESUME_REJECTED
+            if rejected and session.unheard and not opening.again:
+                self._nursery.start_soon(self._resume_again, opening.link, session)
+            else:
+                session.fail(NnrpSessionOver("the session could not be resumed"))
         opening.answered.set()
         self._note_move()
 
@@ -614,7 +641,7 @@ class NnrpConnection:
             elif operation.settled:
                 sent.submission.finish(ended(operation, 0))
         if operation.settled:
-            self.credit.changed()
+            self._go_on()
 
     def _on_drop(self, event: events.DropReceived) -> None:
         session, sent = event.session.attachment, event.operation.attachment
@@ -622,7 +649,7 @@ class NnrpConnection:
             session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
         if isinstance(sent, Sent):
             sent.submission.finish(ended(event.operation, drop_details(event.packet)))
-        self.credit.changed()
+        self._go_on()
 
     def _on_background(self, event: events.BackgroundReceived) -> None:
         session = event.session.attachment
@@ -631,7 +658,7 @@ class NnrpConnection:
             session.background.put(event)
 
     def _on_flow(self, event: events.FlowReceived) -> None:
-        self.credit.changed()
+        self._go_on()
 
     def _on_hint(self, event: events.HintReceived) -> None:
         session, hint = event.session, event.packet.metadata
@@ -661,9 +688,23 @@ class NnrpConnection:
                 if isinstance(sent := operation.attachment, Sent):
                     sent.submission.finish(error)
             session.fail(error)
-        self.credit.changed()
+        self._go_on()
 
     # Inside
+
+    def _go_on(self) -> None:
+        """There may be credit: for what was in flight when the connection was lost, then for what waits."""
+        if self._resumed:
+            self._send_again()
+        self.credit.changed()
+
+    def _send_again(self) -> None:
+        unsent = sum(each.unsent for each in self._resumed)
+        for session in list(self._resumed):
+            while session.send_again(unsent):
+                unsent -= 1
+            if session.over or (session.attached and not session.unsent):
+                del self._resumed[session]
 
     def _give_up(self, opening: _Opening) -> None:
         """Nobody takes this session. Its answer may have come already, or comes later."""
@@ -677,6 +718,18 @@ class NnrpConnection:
         """Close at the server what nobody here wants."""
         if (machine := self.machine) is not None and session.open:
             machine.close_session(session, trio.current_time(), policy=InFlightPolicy.ABORT)
+
+    def _spare_id(self, link: Link) -> int:
+        """The id to ask for, 0 where the server may choose. It knows nothing on a new connection of the sessions that are still to
+        be resumed there, and would give out the id of one."""
+        if all(each.attached for each in self._sessions.values()):
+            return 0
+        taken = {
+            *self._sessions,
+            *link.machine.sessions,
+            *[each.request.requested_session_id for each in self._openings],
+        }
+        return next(each for each in count(1) if each not in taken)
 
     def _need_link(self) -> Link:
         if self._error is not None:
@@ -698,10 +751,10 @@ class NnrpConnection:
         self._sessions[session.session_id] = session
         return session
 
-    def resume(self, link: Link, session: NnrpSession) -> None:
+    def resume(self, link: Link, session: NnrpSession, *, again: bool = False) -> None:
         """Ask for a session on another connection than it was on."""
         request = session.opened_with.replace(requested_session_id=session.session_id)
-        self._openings.append(_Opening(request, session))
+        self._openings.append(_Opening(link, request, session, again))
         features = OperationFeatures(session.machine.terms.features)
         watermark = ResumeFrom(last_event_id=session.last_event_id) if features else None
         link.machine.open_session(
@@ -720,6 +773,8 @@ class NnrpConnection:
         for opening in self._openings:
             opening.error = error
             opening.answered.set()
+            if opening.resumed is not None:
+                opening.resumed.unheard = True
         self._openings.clear()
         while self._pings:
             self._pings.popleft().set()

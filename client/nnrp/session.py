@@ -127,10 +127,13 @@ class NnrpSession:
         """What others do in this session, where the server lets it be shared."""
         self.hint: ResultHint | None = None
         """What the server has last said of how it is faring."""
+        self.unheard = False
+        """Whether the answer to a resume was lost with its connection, and a new token with it, perhaps."""
         self._connection = connection
         self._token = token
         self._over: NnrpClientError | None = None
         self._attached = True
+        self._unsent: list[tuple[Operation, Sent]] = []
         self._closed: trio.Event | None = None
         self._cache: NnrpCache | None = None
         self._patches: list[_Patch] = []
@@ -326,6 +329,7 @@ class NnrpSession:
             return
         self._over = error
         self._token = b""
+        self._unsent = []
         if self._cache is not None:
             self._cache.fail(error)
         self._fail_patches(error)
@@ -365,29 +369,39 @@ class NnrpSession:
         """It is on the connection it was on, after all."""
         self._attached = True
 
-    def attach(self, machine: Session, token: bytes) -> list[tuple[Operation, Sent]]:
-        """The session is on a new connection: take over what had not ended. Returns it; it is to be sent again."""
+    def attach(self, machine: Session, token: bytes) -> None:
+        """The session is on a new connection: take over what had not ended. It is to be sent again."""
         carried = self._live()
         machine.resume_frames_at(self.machine.next_frame_id)
         machine.adopt(tuple(carried))
         machine.settings = self.machine.settings
-        self.machine, self._token, self._attached = machine, token, True
+        self.machine, self._token, self._attached, self.unheard = machine, token, True, False
         self._template = None
-        return [(each, sent) for each in carried if isinstance(sent := each.attachment, Sent)]
+        self._unsent = [(each, sent) for each in carried if isinstance(sent := each.attachment, Sent)]
 
-    def send_again(self, operation: Operation, sent: Sent) -> None:
-        """The server ignores what had arrived the first time: the header says that this is the second."""
+    @property
+    def unsent(self) -> int:
+        """How many operations are still to be sent again on the connection there is."""
+        if not self._attached:
+            return 0
+        if self._unsent:
+            self._unsent = [each for each in self._unsent if not each[0].settled]
+        return len(self._unsent)
+
+    def send_again(self, everywhere: int) -> bool:
+        """Send the oldest of these, and its cancel, if credit allows it; ``everywhere`` counts those of the whole connection.
+        False when it has to wait. The server ignores what had arrived the first time: the header says that this is the
+        second. It may not have arrived, and then needs the credit that there is now."""
+        if not self.unsent:
+            return False
+        operation, sent = self._unsent[0]
+        if self.machine.hold_again(operation, len(self._unsent), everywhere) is not None:
+            return False
+        del self._unsent[0]
         self._send(operation, sent.metadata, sent.body, _RETRANSMIT)
-
-    def cancel_again(self, operation: Operation) -> None:
-        """A cancel may have been lost with the connection; the server ignores one it knows."""
-        parts = encode_parts(
-            FrameCancel(),
-            session_id=self.machine.session_id,
-            frame_id=operation.frame_id,
-            view_id=operation.view_id,
-        )
-        self._connection.write(parts)
+        if operation.ended:
+            self._cancel_again(operation)
+        return True
 
     # Inside
 
@@ -473,6 +487,16 @@ class NnrpSession:
             trace_id=operation.trace_id,
             flags=flags,
             strict=self._connection.strict_out,
+        )
+        self._connection.write(parts)
+
+    def _cancel_again(self, operation: Operation) -> None:
+        """A cancel may have been lost with the connection; the server ignores one it knows."""
+        parts = encode_parts(
+            FrameCancel(),
+            session_id=self.machine.session_id,
+            frame_id=operation.frame_id,
+            view_id=operation.view_id,
         )
         self._connection.write(parts)
 

@@ -24,6 +24,9 @@ class Cut(enum.StrEnum):
     """What was under way arrives, then the end (FIN in both directions)."""
     HALF_CLOSE = "half_close"
     """The downward direction ends in good order, the upward one stays open until the client notices."""
+    VANISH = "vanish"
+    """The client gets an error, the server hears nothing until its kernel gives up, after `STALL_TIMEOUT` seconds (another
+    network under a telephone): the client may be back before the loss is known."""
     STALL = "stall"
     """Nothing moves any more, in neither direction, and nobody is told (a dropped route) until the kernels give up, after
     `STALL_TIMEOUT` seconds: then it is a reset."""
@@ -68,6 +71,7 @@ class Weather:
     """Mean of the (exponentially drawn) position of a cut in bytes: some fall into the head of a request, some far on."""
     mean_seconds: float = 1.0
     stall: float = 0.05
+    vanish: float = 0.0
     refuse: float = 0.05
     drip: float = 0.05
     corrupt: float = 0.0
@@ -117,6 +121,8 @@ class FaultPlan:
         if rng.random() < weather.stall:
             return attrs.evolve(calm, cut=Cut.STALL, cut_at=rng.expovariate(1 / weather.mean_seconds))
         cut = rng.choice((Cut.RESET, Cut.RESET, Cut.CLOSE, Cut.HALF_CLOSE))
+        if weather.vanish and rng.random() < weather.vanish:
+            cut = Cut.VANISH
         where = rng.random()
         if where < 0.2:
             return attrs.evolve(calm, cut=rng.choice((Cut.RESET, Cut.CLOSE)), cut_up=self._bytes() / 4)

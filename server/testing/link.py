@@ -57,6 +57,8 @@ class _Direction:
         """No more will be sent (the sender said so, or a close cut it)."""
         self.broken = False
         self.stalled = False
+        self.deserted = False
+        """Nobody is there any more to receive, and the sender has not been told."""
 
     def change(self) -> None:
         changed, self._changed = self._changed, trio.Event()
@@ -72,6 +74,13 @@ class _Direction:
             self._held = 0
         self.change()
 
+    def desert(self) -> None:
+        """The receiver is gone; what is sent to it goes nowhere."""
+        self.deserted = True
+        self._pieces.clear()
+        self._held = 0
+        self.change()
+
     async def send(self, data: bytes) -> None:
         view = memoryview(data)
         while len(view):
@@ -82,8 +91,9 @@ class _Direction:
                 continue
             room = min(len(view), WINDOW - self._held)
             left = self._limit - self.sent
-            if left <= room:
+            if left <= room and not self.deserted:
                 self._push(bytes(view[: int(left)]))
+                view = view[int(left) :]
                 self._link.cut()
                 continue
             self._push(bytes(view[:room]))
@@ -108,7 +118,7 @@ class _Direction:
         if self.received < DRIP:
             most = min(most, self._faults.piece)
         while True:
-            if self.broken:
+            if self.broken or self.deserted:
                 raise trio.BrokenResourceError("the connection is cut")
             if self.stalled:
                 await self._changed.wait()
@@ -188,8 +198,9 @@ class LinkStream(trio.abc.HalfCloseableStream):
         self._closed = True
         # What was sent still arrives; what the peer sends from now on meets nobody.
         self._sending.break_off(keep=True)
-        self._receiving.broken = True
-        self._receiving.change()
+        if not self._receiving.deserted:
+            self._receiving.broken = True
+            self._receiving.change()
         self._link.note_closed()
 
     def is_readable(self) -> bool:
@@ -236,6 +247,10 @@ class Link:
             for each in (self.up, self.down):
                 each.stalled = True
                 each.change()
+        elif kind is Cut.VANISH:
+            self.up.stalled = self.up.ended = True
+            self.up.change()
+            self.down.desert()
         elif kind is Cut.HALF_CLOSE:
             self.down.break_off(keep=True)
         elif kind is Cut.CLOSE:

@@ -104,7 +104,7 @@ class Network:
         link.reset()
 
     def _note_cut(self, link: Link) -> None:
-        if link.faults.cut is Cut.STALL:
+        if link.faults.cut in (Cut.STALL, Cut.VANISH):
             self._nursery.start_soon(self._give_up, link)
         self.cuts += 1
         if self.plan is not None:

@@ -14,6 +14,7 @@ import trio
 from client.nnrp import (
     NnrpClientError,
     NnrpConnection,
+    NnrpConnectionLost,
     NnrpOperationEnded,
     NnrpResultsLost,
     NnrpSession,
@@ -40,7 +41,7 @@ LONGEST: Final = 7200.0
 """Seconds of virtual time a run may take before it counts as hanging."""
 SETTLE: Final = 4000.0
 """Seconds after the client has gone: longer than every window and idle limit."""
-NNRP_WEATHER: Final = Weather(mean_bytes=2500.0, mean_seconds=1.5)
+NNRP_WEATHER: Final = Weather(mean_bytes=2500.0, mean_seconds=1.5, vanish=0.2)
 """A resume takes some 700 bytes; most cuts fall behind it, and a good part into it."""
 
 
@@ -145,9 +146,20 @@ class NnrpStorm:
                         if self._clear(world):
                             break
                     await trio.sleep(0.5)
+            self._check_over(anchor)
             self._check_credit(world, connection, [anchor])
             self._check_connection(world, connection)
             nursery.cancel_scope.cancel()
+
+    def _check_over(self, session: NnrpSession) -> None:
+        """A session that can be resumed ends when it is closed, or with its connection."""
+        if not session.over or session in self._closed:
+            return
+        try:
+            session.cancel()
+        except NnrpClientError as because:
+            lost = isinstance(because, NnrpConnectionLost)
+            self.findings.expect(lost, f"session {session.session_id} was given up: {because}")
 
     async def _open_echo(self, connection: NnrpConnection, rng: random.Random) -> NnrpSession:
         return await connection.open_session(
@@ -171,6 +183,7 @@ class NnrpStorm:
                 with trio.move_on_after(rng.expovariate(1 / 10)):
                     while not (self._clear(world) or session.over):  # noqa: ASYNC110  # the weather has no event
                         await trio.sleep(0.5)
+                self._check_over(session)
                 if not self._clear(world):
                     self._closed.add(session)
                     policy = rng.choice((InFlightPolicy.DRAIN, InFlightPolicy.ABORT))
@@ -197,6 +210,7 @@ class NnrpStorm:
             nursery.start_soon(self._follow, session)
             await self._prompt_until_clear(world, session, rng)
             await self._catch_up(session, shared)
+            self._check_over(session)
             self._check_credit(world, connection, [session])
             nursery.cancel_scope.cancel()
 
