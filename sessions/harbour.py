@@ -452,13 +452,8 @@ class Harbour:
                 continue
             before = trio.current_time() - self.limits.session_idle
             for session in self.sessions:
-                if session.live and session.last_used < before and not self._in_use(session):
+                if session.live and session.last_used < before and not session.in_use:
                     session.close_soon(EndReason.IDLE)
-
-    def _in_use(self, session: Session) -> bool:
-        return bool(
-            session.ring.subscribers or session.followers or len(session.operations) or session.permissions.pending
-        )
 
 
 @asynccontextmanager

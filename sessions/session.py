@@ -181,6 +181,26 @@ class Session:
         self.touch()
         return client_id is not None and self.clients.drop(client_id)
 
+    def leave(self, client_id: str | None) -> None:
+        """An owner is gone for good: forget its client id, and close the session when nobody else has one or uses it (ACP-153,
+        C-066). A closed session stays loadable."""
+        self.drop_client(client_id)
+        if not self.clients and not self.in_use:
+            self.close_soon(EndReason.ABANDONED)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody reads, waits or is waited for. A client id alone is no use, nor is a prompt being cancelled."""
+        return bool(
+            self.ring.subscribers
+            or self._holds
+            or self.followers
+            or self._turn_held
+            or self.prompts.first
+            or self.permissions.pending
+            or any(each.cancel_reason is None for each in self.operations)
+        )
+
     def now_ms(self) -> int:
         """Wall clock, ms since 1970."""
         return self._harbour.now_ms()

@@ -122,8 +122,15 @@ async def test_09_permission(autojump_clock: MockClock) -> None:
 async def test_10_grace(autojump_clock: MockClock) -> None:
     def prepare(run: Replay) -> None:
         run.pauses = {5: 12.0, 9: 5.0, 10: 6.5}
+        # Step 2, a REST reader, is what keeps the session when its owner's time is over.
+        run.preludes[4] = _read
 
     await replay("10", prepare)
+
+
+async def _read(run: Replay) -> None:
+    (session,) = run.place.harbour.sessions
+    session.subscribe()
 
 
 async def test_11_pre_attach(autojump_clock: MockClock) -> None:

@@ -11,6 +11,8 @@ import trio
 
 from tests.end_to_end.rest_place import rest_server
 from tests.server.rest.api import Frame
+from tests.support.acp import AcpClient
+from tests.support.acp_sockets import SocketDriver
 from tests.support.http import open_raw
 from tests.support.scripted_agent import steps
 from tests.support.serving import wait_until
@@ -145,6 +147,23 @@ async def test_close_takes_the_whole_tree_away(tmp_path: Path) -> None:
         with trio.fail_after(10):
             assert (await served.call("DELETE", f"/session/{session_id}")).status == 204
         await wait_until(lambda: not any(alive(pid) for pid in everyone), within=5)
+
+
+@pytest.mark.parametrize("how", ["goodbye", "grace"])
+async def test_an_owner_that_leaves_takes_the_whole_tree_away(how: str, tmp_path: Path) -> None:
+    """C-066 on /acp: DELETE of the connection, or a grace that runs out."""
+    pidfile = tmp_path / "pids"
+    async with rest_server({"pidfile": str(pidfile)}, session_grace_ms=200) as served:
+        client = await AcpClient.connect(SocketDriver(served.port))
+        session_id = await client.new_session()
+        async with client.listen(session_id) as feed:
+            await client.prompt(session_id, steps(["spawn"], ["hold"]), id=1)
+            await wait_until(lambda: len(pids(pidfile)) == 2)
+            if how == "goodbye":
+                assert (await client.delete()).status == 202
+                await feed.rest()
+        everyone = pids(pidfile)
+        await wait_until(lambda: not any(alive(pid) for pid in everyone) and not served.harbour.sessions, within=5)
 
 
 async def test_an_agent_that_ignores_cancel(tmp_path: Path) -> None:

@@ -476,6 +476,42 @@ async def test_idle_sessions_are_reaped(runner: FakeRunner, autojump_clock: trio
         assert types(idle) == ["session_closed"]
 
 
+@pytest.mark.parametrize("other", ["client", "reader", "follower", "prompt", "fork", "binding", None])
+async def test_the_last_to_leave_closes(harbour: Harbour, other: str | None) -> None:
+    """ACP-153: only when nobody else has a client id, reads, waits or is waited for."""
+    opened = await harbour.create()
+    session = opened.session
+    match other:
+        case "client":
+            session.register_client()
+        case "reader":
+            session.subscribe()
+        case "follower":
+            session.followers.add(other)
+        case "prompt":
+            submit(session, "hold")
+        case "fork":
+            session.queue_turn()
+        case "binding":
+            session.hold(other)
+    session.leave(opened.client_id)
+    await quiet()
+    assert opened.client_id not in session.clients
+    assert harbour.sessions == ([] if other is None else [session])
+    assert session.end_reason is (EndReason.ABANDONED if other is None else None)
+
+
+async def test_a_question_keeps_a_session(harbour: Harbour) -> None:
+    """ACP-153: somebody may still answer it."""
+    opened = await harbour.create()
+    reader = opened.session.subscribe()
+    submit(opened.session, "ask")
+    await quiet()
+    reader.close()
+    opened.session.leave(opened.client_id)
+    assert opened.session.live
+
+
 async def test_model_mode_and_metadata(harbour: Harbour) -> None:
     """REST-120, REST-121, REST-122."""
     opened = await harbour.create()

@@ -246,7 +246,10 @@ class Binding:
             reply.watermark = 0
             self.connection.send(reply)
         self._withdraw_questions()
-        self.session.drop_client(self.client_id)
+        if expired or self.connection.gone_for_good:
+            self.session.leave(self.client_id)
+        else:
+            self.session.drop_client(self.client_id)
         self.connection.binding_over(self, expired)
 
     def _withdraw_questions(self) -> None:

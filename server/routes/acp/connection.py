@@ -41,6 +41,10 @@ class ConnectionEnd(enum.StrEnum):
     DRAINED = "drained"
 
 
+_FOR_GOOD: Final = frozenset({ConnectionEnd.DELETED, ConnectionEnd.GRACE_OVER, ConnectionEnd.IDLE})
+"""Ends after which the client does not come back for its sessions: it said so, or had its time."""
+
+
 class AcpConnection:
     """Made by `Registry.open`. Everything but the work it spawns is synchronous; times are seconds."""
 
@@ -96,6 +100,11 @@ class AcpConnection:
     def in_grace(self) -> bool:
         """Its stream, or its socket, is gone."""
         return self._overdue or self._life.in_grace
+
+    @property
+    def gone_for_good(self) -> bool:
+        """Destroyed, and not because of something its client may not know of yet."""
+        return self.dead in _FOR_GOOD
 
     @property
     def waiting(self) -> Meter:

@@ -12,7 +12,7 @@ from server.routes.acp.connection import ConnectionEnd
 from server.routes.acp.deferred import Reply
 from server.routes.acp.inflight import goes_on_counting
 from server.routes.acp.registry import TooManyConnections
-from sessions import OperationState
+from sessions import EndReason, OperationState
 from tests.server.acp.conftest import Core, acp_core, frames_of, prompt, publish, take
 from tests.support.engine import terminals, text
 
@@ -229,14 +229,36 @@ async def test_a_session_nobody_was_told_of_is_removed(autojump_clock: MockClock
         assert core.harbour.archived == []
 
 
-async def test_a_session_the_client_knows_of_stays(autojump_clock: MockClock) -> None:
-    """ACP-120: only its client is dropped."""
+@pytest.mark.parametrize("end", [ConnectionEnd.DELETED, ConnectionEnd.IDLE, ConnectionEnd.GRACE_OVER, None])
+async def test_a_session_left_for_good_is_closed(end: ConnectionEnd | None, autojump_clock: MockClock) -> None:
+    """ACP-153, C-017, C-066: a goodbye, or a grace that ran out (None), by the last owner ends the session and its prompt,
+    and what the agent keeps for it; it can be loaded again."""
     async with acp_core() as core:
-        connection = core.connect()
-        binding = await core.own(connection, fresh=True)
-        connection.destroy(ConnectionEnd.DELETED)
+        binding = await core.own(core.connect(), fresh=True)
+        session = binding.session
+        prompt(binding, "hold")
+        await wait_all_tasks_blocked()
+        if end is None:
+            lose(binding, core)
+            await trio.sleep(10.1)
+        else:
+            binding.connection.destroy(end)
+        await wait_all_tasks_blocked()
+        assert core.harbour.sessions == []
+        assert session.end_reason is EndReason.ABANDONED
+        assert list(terminals(session).values()) == [["cancelled"]]
+        assert (await core.harbour.restore(session.id, "load")).session is session
+
+
+@pytest.mark.parametrize("end", [ConnectionEnd.SOCKET_CLOSED, ConnectionEnd.RESOURCE_LIMIT])
+async def test_a_session_whose_client_may_not_know_stays(end: ConnectionEnd, autojump_clock: MockClock) -> None:
+    """ACP-120, ACP-239: only its client is dropped, and its prompt; a new connection goes on with the same agent."""
+    async with acp_core() as core:
+        binding = await core.own(core.connect(), fresh=True)
+        binding.connection.destroy(end)
         await wait_all_tasks_blocked()
         assert core.harbour.sessions == [binding.session]
+        assert binding.session.clients == {}
 
 
 async def test_a_session_closed_elsewhere_ends_bindings_without_a_stream(autojump_clock: MockClock) -> None:

@@ -500,13 +500,14 @@ async def test_delete_is_immediate(autojump_clock: MockClock) -> None:
     async with acp_place() as place:
         client = await place.connect()
         session_id = await client.new_session()
+        session = place.session(session_id)
         async with client.listen(session_id) as feed, client.listen() as connection:
             await client.prompt(session_id, "hold", id=1)
             await feed.until_kind("user_message_chunk")
             assert (await client.delete()).status == 202
             await feed.rest()
             await connection.rest()
-        assert list(terminals(place.session(session_id)).values()) == [["cancelled"]]
+        assert list(terminals(session).values()) == [["cancelled"]]
         assert (await client.try_listen()).status == 404
 
 
@@ -541,14 +542,15 @@ async def test_detach(autojump_clock: MockClock) -> None:
         idle, busy = await client.new_session(), await client.new_session()
         await client.prompt(busy, "hold", id=50)
         await wait_all_tasks_blocked()
+        session = place.session(busy)
         for session_id in (idle, busy):
             assert await client.result("_qwen/session/detach", {"sessionId": session_id}) == {"ok": True}
             assert place.session(session_id).clients == {}
         assert (await client.try_listen(idle)).status == 403
-        assert place.session(busy).prompts.count == 1
+        assert session.prompts.count == 1
         async with client.listen():
             await trio.sleep(10.5)
-        assert place.session(busy).prompts.count == 0
+        assert session.prompts.count == 0
         assert (await client.try_listen(busy)).status == 403
 
 
