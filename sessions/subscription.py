@@ -248,6 +248,7 @@ class Subscription:
         assert self._evict_at is not None
         through, reason = self._evict_at
         events, size = self._live_lag()
+        self._warn(items, min(events, self.max_events), min(size, self.max_bytes))
         allowed = self._ring.read(self._after, self.max_events)
         last_size = 0
         sent = 0

@@ -266,7 +266,7 @@ def test_warned_once_and_rearmed() -> None:
 
 
 def test_overflow_evicts_one_reader_only() -> None:
-    """ACP-019, C-027."""
+    """ACP-018, ACP-019, C-027: also a reader that fell from idle to evicted between two looks is warned first."""
     ring = make_ring(max_queued_events=16)
     slow, healthy = ring.subscribe(), ring.subscribe()
     seen: list[Any] = []
@@ -275,8 +275,8 @@ def test_overflow_evicts_one_reader_only() -> None:
         seen += shape(drain(healthy))
     assert [each for each in seen if isinstance(each, int)] == list(range(1, 41))
     items = drain(slow)
-    assert shape(items)[:16] == list(range(1, 17))
-    assert shape(items)[-1] == "client_evicted"
+    assert shape(items) == ["slow_client_warning", *range(1, 17), "client_evicted"]
+    assert items[0].data["queueSize"] == 16
     assert items[-1].data["reason"] == "queue_overflow"
     assert items[-1].data["maxQueued"] == 16
     assert slow.ended
