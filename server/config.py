@@ -614,7 +614,7 @@ def load(
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for declared, raw, origin in (
-        *_from_file(file or environ.get(FILE_VARIABLE) or None),
+        *_from_file(file, environ.get(FILE_VARIABLE)),
         *_from_environment(environ),
         *_from_flags(flags or {}),
     ):
@@ -665,14 +665,15 @@ def _from_environment(environ: Mapping[str, str]) -> list[Source]:
     return given
 
 
-def _from_file(path: str | None) -> list[Source]:
-    if path is None:
+def _from_file(flag: str | None, variable: str | None) -> list[Source]:
+    path = flag or variable
+    if not path:
         return []
     try:
         with Path(path).open("rb") as file:
             content = tomllib.load(file)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError("--config", f"cannot read {path}: {error}") from None
+        raise ConfigError("--config" if flag else FILE_VARIABLE, f"cannot read {path}: {error}") from None
     given = []
     for key, raw in content.items():
         declared = _BY_KEY.get(key.replace("_", "-"))

@@ -305,6 +305,7 @@ def test_errors_name_what_the_user_wrote(tmp_path: Path) -> None:
     file.write_bytes(b'agent = "\xff"')
     assert refused(file=str(file)).startswith("--config: cannot read")
     assert refused(file=str(tmp_path)).startswith("--config: cannot read")
+    assert refused(environ={"MOORLINE_CONFIG": str(tmp_path)}).startswith("MOORLINE_CONFIG: cannot read")
 
 
 @pytest.mark.parametrize("declared", [each for each in SETTINGS if each.kind is Kind.TEXT], ids=lambda each: each.name)
