@@ -27,6 +27,7 @@ _NNRP: Final[Mapping[str, str]] = {
     "bench": "server.commands.nnrp_client:bench",
 }
 """Commands whose module is not part of an installation do not appear."""
+_CLIENT_LIBRARIES: Final = frozenset({"httpx2", "httpcore2"})
 
 
 class LazyGroup(click.Group):
@@ -46,6 +47,14 @@ class LazyGroup(click.Group):
         module, _, attribute = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as missing:
+            if missing.name not in _CLIENT_LIBRARIES:
+                raise
+            raise click.ClickException(f"this command needs {missing.name}: install moorline[client]") from None
 
 
 def _exists(place: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -154,7 +155,8 @@ async def test_an_owner_that_leaves_takes_the_whole_tree_away(how: str, tmp_path
     """C-066 on /acp: DELETE of the connection, or a grace that runs out."""
     pidfile = tmp_path / "pids"
     async with rest_server({"pidfile": str(pidfile)}, session_grace_ms=200) as served:
-        client = await AcpClient.connect(SocketDriver(served.port))
+        driver: Any = SocketDriver(served.port)
+        client = await AcpClient.connect(driver)
         session_id = await client.new_session()
         async with client.listen(session_id) as feed:
             await client.prompt(session_id, steps(["spawn"], ["hold"]), id=1)

@@ -87,3 +87,15 @@ def test_bad_variable_ends_with_2_and_its_name() -> None:
 
 def test_unknown_command_ends_with_2() -> None:
     assert CliRunner().invoke(main, ["sail"]).exit_code == 2
+
+
+@pytest.mark.parametrize("command", [["sessions"], ["prompt", "x"], ["attach", "x"], ["cancel", "x"], ["nnrp", "ping"]])
+@pytest.mark.parametrize("library", ["httpx2", "httpcore2"])
+def test_a_client_without_its_library_says_what_to_install(command: list[str], library: str) -> None:
+    """Issue 2, extras: one line that names the extra, and exit code 1."""
+    code = f"import sys; sys.modules[{library!r}] = None; from server.cli import main; main({command!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"Error: this command needs {library}: install moorline[client]\n"
