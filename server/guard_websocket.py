@@ -23,6 +23,8 @@ from wsproto.events import BytesMessage, CloseConnection, Message, Ping, TextMes
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
+from server.telemetry import log
+
 __all__ = ["WEBSOCKET", "GuardedWebSocket"]
 
 WEBSOCKET: Final = "moorline.websocket"
@@ -143,6 +145,7 @@ class GuardedWebSocket(WSStream):
             await self.app_put({"type": "websocket.receive", "bytes": whole, "text": text})
 
     async def _refuse(self) -> None:
+        log.warning("websocket_message_too_large", peer=self.client, limit=self.largest)
         self._deaf = True
         self._forget()
         await self._send_wsproto_event(CloseConnection(code=CloseReason.MESSAGE_TOO_BIG))

@@ -75,8 +75,8 @@ async def test_no_compression() -> None:
             assert "sec-websocket-extensions" not in socket.head.headers
 
 
-async def test_oversized_message() -> None:
-    """C-053, ACP-237: 1009, what still comes is thrown away, and nobody else notices."""
+async def test_oversized_message(caplog: pytest.LogCaptureFixture) -> None:
+    """C-053, ACP-237: 1009, what still comes is thrown away, the log has it, and nobody else notices."""
     async with acp_sockets(max_body_bytes=MIB) as place:
         async with open_socket(place.port, initialize={}) as other, open_socket(place.port, initialize={}) as socket:
             session_id = await new_session(other)
@@ -87,6 +87,9 @@ async def test_oversized_message() -> None:
                 except trio.BrokenResourceError:
                     break
             assert (await socket.end() or (0, ""))[0] == 1009
+            (said,) = [each.getMessage() for each in caplog.records if "too_large" in each.getMessage()]
+            assert said.startswith("websocket_message_too_large ")
+            assert f"limit={MIB}" in said
             await other.call("session/prompt", prompt_params(session_id, "hello"), id=5)
             assert (await other.until("reply:5"))[-1]["result"] == {"stopReason": "end_turn"}
 
