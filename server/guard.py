@@ -45,6 +45,10 @@ _TURNS: Final = 16
 """Sends that succeed at once, between two turns for everybody else."""
 _POSIX: Final = os.name == "posix"
 """Where a socket is a file descriptor that can be written to."""
+_USER_TIMEOUT: Final[int | None] = getattr(trio.socket, "TCP_USER_TIMEOUT", None)
+"""Linux' bound for unacknowledged data (RFC 5482), in ms."""
+_UNACKNOWLEDGED: Final = 2
+"""Send deadlines: more than one, so that a peer that is there and does not read is still told from one that is gone."""
 _AFTERLIFE: Final = 5.0
 """Seconds a request may go on cleaning up after its connection is gone."""
 _BUSY: Final = (
@@ -119,6 +123,7 @@ class GuardedTCPServer(TCPServer):
         socket = self._socket
         self._peer = parse_socket_addr(socket.family, socket.getpeername())
         own = parse_socket_addr(socket.family, socket.getsockname())
+        self._expect_acknowledgement()
         async with TaskGroup() as tasks:
             self._task_group = tasks
             nursery = tasks._nursery
@@ -133,6 +138,14 @@ class GuardedTCPServer(TCPServer):
             self._explain_end()
             await protocol.handle(Closed())
             nursery.cancel_scope.deadline = trio.current_time() + _AFTERLIFE
+
+    def _expect_acknowledgement(self) -> None:
+        """A peer that vanished without a word is found by what it does not acknowledge. Our send buffer swallows heartbeats for
+        as long as TCP goes on trying, a quarter of an hour, and no send ever waits."""
+        socket = self._socket
+        if _USER_TIMEOUT is not None and socket.family in (trio.socket.AF_INET, trio.socket.AF_INET6):
+            bound = self._send_timeout * _UNACKNOWLEDGED
+            socket.setsockopt(trio.socket.IPPROTO_TCP, _USER_TIMEOUT, math.ceil(bound * 1000))
 
     async def _shake_hands(self) -> bool:
         try:

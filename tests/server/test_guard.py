@@ -229,6 +229,16 @@ async def test_a_stalled_peer_with_requests_in_line_leaves_nothing_behind() -> N
         assert not served.application.guard_policy.connections
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+async def test_what_is_not_acknowledged_ends_the_connection() -> None:
+    """C-012, C-015: without a FIN or RST nothing else tells that a reader is gone, and its grace would not begin."""
+    async with serving(Config(port=0, send_timeout_ms=700)) as served, open_raw(served.port):
+        await wait_until(lambda: bool(served.application.guard_policy.connections))
+        (connection,) = served.application.guard_policy.connections
+        bound = connection.stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+        assert bound == 1400
+
+
 async def test_an_overdue_reader_is_dropped_long_before_the_send_deadline() -> None:
     """C-026: eviction closes the socket although the writer is blocked."""
     async with serving() as served, open_raw(served.port, receive_buffer=4096) as raw:
