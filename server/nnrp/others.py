@@ -78,10 +78,20 @@ class Others:
             self._chunks, self._turn = Chunks(machine.terms), None
         if self._turn is None and event.prompt_id is not None and event.type == EventType.SESSION_UPDATE:
             self._turn = event.prompt_id
-            for each in self._ring.read(0, event.id - self._ring.waterline):
-                if each.prompt_id == event.prompt_id:
-                    self._chunks.pass_over(each)
+            for each in reversed(self._told_before(event)):
+                self._chunks.pass_over(each)
         return self._chunks
+
+    def _told_before(self, event: Event) -> list[Event]:
+        """What the ring holds of its turn up to the event, the newest first: no further back than an update of another turn."""
+        told: list[Event] = []
+        for number in range(event.id - 1, self._ring.waterline - 1, -1):
+            (each,) = self._ring.read(number - 1, 1)
+            if each.prompt_id == event.prompt_id:
+                told.append(each)
+            elif each.prompt_id is not None and each.type == EventType.SESSION_UPDATE:
+                break
+        return told
 
 
 def _ended_as(type: str, outcome: Mapping[str, Any]) -> OperationState:
