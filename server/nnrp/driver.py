@@ -348,9 +348,10 @@ def _act_on_hello(link: Link, event: events.HelloReceived, now: float) -> None:
 
 
 def _has_read_all(stream: trio.abc.Stream) -> bool:
+    """Whether a peer that says goodbye is known to have read everything. Other transports than TCP cannot be asked."""
     while isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
-    return not isinstance(stream, trio.SocketStream) or everything_arrived(stream.socket)
+    return isinstance(stream, trio.SocketStream) and everything_arrived(stream.socket)
 
 
 def _act_on_open(link: Link, event: events.SessionOpenReceived, now: float) -> None:

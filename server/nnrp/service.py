@@ -58,8 +58,9 @@ class NnrpService:
         self.policy = policy
         self.schemas: SchemaRegistry = builtin_registry()
         self.registry = Registry(policy.opening.resume_window_ms / 1000, policy.max_detached, self._expire)
-        self.links: set[Link] = set()
-        self.sessions: set[ServedSession] = set()
+        self.links: dict[Link, None] = {}
+        """In the order they came, so that a simulated run is the same again; as the sessions."""
+        self.sessions: dict[ServedSession, None] = {}
         self.turns = Turns(policy.scheduling, self._tell_pressure)
         self.standing: FlowOrder | None = None
         """What an operator has ordered for every connection; it outranks what follows from the queue."""
@@ -89,11 +90,11 @@ class NnrpService:
             await trio.aclose_forcefully(stream)
             return
         link = Link(self, stream, transport)
-        self.links.add(link)
+        self.links[link] = None
         try:
             await link.run()
         finally:
-            self.links.discard(link)
+            del self.links[link]
             self._count_store(link.machine.store)
             if not self.links:
                 quiet, self._quiet = self._quiet, trio.Event()
@@ -106,7 +107,7 @@ class NnrpService:
 
     def new_session(self, machine: Session, link: Link | None, principal: Principal) -> ServedSession:
         session = ServedSession(machine, link, principal, self._reuse_pool)
-        self.sessions.add(session)
+        self.sessions[session] = None
         self.interactive += machine.terms.priority is PriorityClass.INTERACTIVE
         return session
 
@@ -190,7 +191,7 @@ class NnrpService:
         if session.over:
             return
         session.over = True
-        self.sessions.discard(session)
+        self.sessions.pop(session, None)
         self.interactive -= session.machine.terms.priority is PriorityClass.INTERACTIVE
         self.registry.forget(session)
         session.cancel_all(reason)

@@ -73,14 +73,21 @@ async def test_a_cut_in_the_answers_to_resumes_costs_no_session(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_goodbye_that_crosses_the_answer_to_a_resume(seed: int) -> None:
-    """The answer was not even on its way when the end of the client's stream came: the client has its old token still."""
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param(LinkFaults(cut=Cut.CLOSE, cut_up=HELLO + 3 * OPEN), id="before it is sent"),
+        pytest.param(LinkFaults(cut=Cut.CLOSE, cut_at=0.035, latency=0.01, piece=50), id="under way"),
+    ],
+)
+def test_a_goodbye_that_crosses_the_answer_to_a_resume(lost: LinkFaults, seed: int) -> None:
+    """Nobody has read it: the client has its old token still."""
 
     async def cross() -> None:
         async with open_nnrp_world(seed) as world:
-            foresee(world, LinkFaults(cut=Cut.RESET, cut_at=0.5), LinkFaults(cut=Cut.CLOSE, cut_up=HELLO + OPEN))
+            foresee(world, LinkFaults(cut=Cut.RESET, cut_at=0.5), lost)
             async with world.client() as connection:
-                await echo(connection, 1)
+                await echo(connection, 3)
             assert world.network.dialled == 3
 
     run_seeded(cross, seed=seed)

@@ -123,7 +123,7 @@ async def test_nnrp_sessions_do_not_count_as_sessions(tmp_path: Path) -> None:
         for _ in range(3):
             await (await connection.open_session()).request(b"echo x")
         assert application.nnrp is not None
-        harbour = application.nnrp.service.sessions.copy().pop().worker._harbour  # type: ignore[union-attr]  # an AgentWorker
+        harbour = next(iter(application.nnrp.service.sessions)).worker._harbour  # type: ignore[union-attr]  # an AgentWorker
         assert len(harbour.sessions) == 3
         await harbour.create(str(tmp_path))
         with pytest.raises(SessionLimitExceeded):
