@@ -11,6 +11,7 @@ import argparse
 import logging
 import os
 import time
+import traceback
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,24 @@ def run_chunk(transport: str, first: int, last: int, cuts: int) -> dict[str, Any
     total: dict[str, Any] = {"transport": transport, "first": first, "last": last, "cuts": 0, "prompts": 0, "events": 0}
     bad = []
     for seed in range(first, last + 1):
-        report = run_nnrp_storm(seed, cuts=cuts) if transport == "nnrp" else run_storm(seed, transport, cuts=cuts)
+        try:
+            report = run_nnrp_storm(seed, cuts=cuts) if transport == "nnrp" else run_storm(seed, transport, cuts=cuts)
+        except Exception as crash:  # a finding like any other: the seeds behind it are run all the same
+            bad.append((seed, (describe(crash),)))
+            continue
         total["cuts"] += report.cuts
         total["prompts"] += report.prompts
         total["events"] += report.events
         if report.findings:
             bad.append((seed, report.findings))
     return {**total, "bad": bad}
+
+
+def describe(crash: BaseException) -> str:
+    while isinstance(crash, BaseExceptionGroup):
+        crash = crash.exceptions[0]
+    place = traceback.extract_tb(crash.__traceback__)[-1]
+    return f"crashed: {crash!r} in {place.name}, {Path(place.filename).name}:{place.lineno}"
 
 
 def main() -> int:

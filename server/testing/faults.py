@@ -9,10 +9,11 @@ from typing import Final
 
 import attrs
 
-__all__ = ["PERFECT", "STALL_TIMEOUT", "FaultPlan", "LinkFaults", "Weather"]
+__all__ = ["PERFECT", "STALL_TIMEOUT", "TIMEOUTS", "VANISH_TIMEOUT", "FaultPlan", "LinkFaults", "Weather"]
 
 
 STALL_TIMEOUT: Final = 120.0
+VANISH_TIMEOUT: Final = 20.0
 
 
 class Cut(enum.StrEnum):
@@ -25,11 +26,15 @@ class Cut(enum.StrEnum):
     HALF_CLOSE = "half_close"
     """The downward direction ends in good order, the upward one stays open until the client notices."""
     VANISH = "vanish"
-    """The client gets an error, the server hears nothing until its kernel gives up, after `STALL_TIMEOUT` seconds (another
-    network under a telephone): the client may be back before the loss is known."""
+    """The client gets an error, the server hears nothing until its kernel gives up, after `VANISH_TIMEOUT` seconds (another
+    network under a telephone): the client is back before the loss is known."""
     STALL = "stall"
     """Nothing moves any more, in neither direction, and nobody is told (a dropped route) until the kernels give up, after
     `STALL_TIMEOUT` seconds: then it is a reset."""
+
+
+TIMEOUTS: Final = {Cut.STALL: STALL_TIMEOUT, Cut.VANISH: VANISH_TIMEOUT}
+"""Seconds until the kernels give up a connection that nobody is told the end of."""
 
 
 @attrs.frozen(slots=True)

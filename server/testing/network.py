@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from server.testing.faults import PERFECT, STALL_TIMEOUT, Cut, FaultPlan, LinkFaults
+from server.testing.faults import PERFECT, TIMEOUTS, Cut, FaultPlan, LinkFaults
 from server.testing.link import Link, LinkStream
 
 __all__ = ["Network"]
@@ -99,13 +99,13 @@ class Network:
         finally:
             link.client.close()
 
-    async def _give_up(self, link: Link) -> None:
-        await trio.sleep(STALL_TIMEOUT)
+    async def _give_up(self, link: Link, timeout: float) -> None:
+        await trio.sleep(timeout)
         link.reset()
 
     def _note_cut(self, link: Link) -> None:
-        if link.faults.cut in (Cut.STALL, Cut.VANISH):
-            self._nursery.start_soon(self._give_up, link)
+        if (timeout := TIMEOUTS.get(link.faults.cut or Cut.RESET)) is not None:
+            self._nursery.start_soon(self._give_up, link, timeout)
         self.cuts += 1
         if self.plan is not None:
             self.plan.done += 1

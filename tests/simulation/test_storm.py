@@ -89,7 +89,7 @@ async def test_links_end_as_planned(kind: Cut, autojump_clock: trio.testing.Mock
             except trio.BrokenResourceError:
                 received = b"reset"
         nursery.cancel_scope.cancel()
-    if kind is Cut.RESET:
+    if kind in (Cut.RESET, Cut.VANISH):
         assert received == b"reset"
     elif kind is Cut.STALL:
         assert waited.cancelled_caught
@@ -98,6 +98,15 @@ async def test_links_end_as_planned(kind: Cut, autojump_clock: trio.testing.Mock
     if kind is Cut.HALF_CLOSE:
         await link.client.send_all(b"still open")
         assert await link.server.receive_some() == b"still open"
+    if kind is Cut.VANISH:
+        await link.client.aclose()
+        await link.server.send_all(b"into the void")
+        with trio.move_on_after(5) as waited:
+            await link.server.receive_some()
+        assert waited.cancelled_caught
+        link.reset()
+        with pytest.raises(trio.BrokenResourceError):
+            await link.server.receive_some()
 
 
 async def test_links_drip_delay_and_corrupt(autojump_clock: trio.testing.MockClock) -> None:
