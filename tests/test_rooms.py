@@ -73,3 +73,16 @@ def test_sessions_know_no_wire() -> None:
     wires = IO_LIBRARIES - {"trio"}
     wrong = [f"{path.relative_to(ROOT)}: {name}" for path in modules("sessions") for name in imported(path) & wires]
     assert wrong == []
+
+
+def test_acp_reaches_into_no_internals_of_the_engine() -> None:
+    """ACP-002: ``/acp`` adds a transport; of rings, sessions, subscriptions and the harbour it uses what they offer."""
+    engine = {"ring", "session", "subscription", "harbour", "engine", "permissions", "operation"}
+    wrong = []
+    for path in sorted((ROOT / "server" / "routes" / "acp").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
+                owner = getattr(node.value, "attr", getattr(node.value, "id", "")).lstrip("_")
+                if owner in engine:
+                    wrong.append(f"{path.name}:{node.lineno} {owner}.{node.attr}")
+    assert wrong == []

@@ -371,7 +371,8 @@ async def test_the_unterminated_last_event_counts_if_it_is_whole(autojump_clock:
 
 
 async def test_resync_reloads_the_state_on_rest(autojump_clock: Clock) -> None:
-    """CLI-025: surfaced first, then the state is loaded, then the stream goes on from the new cursor."""
+    """CLI-025, REST-092: surfaced first, then the state is loaded, then the stream goes on from the new cursor; no delta
+    comes in between."""
     async with fake_daemon() as daemon, client_of(daemon) as client:
         fake = daemon.new_session()
         for number in range(10):
