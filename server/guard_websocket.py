@@ -2,6 +2,8 @@
 
 * A message over the limit is refused once with 1009, and what still comes of it is thrown away; the library goes on
   collecting it in memory for as long as the peer likes to send.
+* What has come of a message takes as much memory as it has bytes, in however many pieces it comes; and a read that is full of
+  small frames lets others have their turn in between.
 * Text that is not UTF-8 and broken framing are answered with their close code instead of a bare end.
 * Data behind the closing handshake is ignored instead of being an error.
 * No compression: one frame of it can be made to unpack to a thousand times its size.
@@ -34,6 +36,9 @@ _PARTING: Final = 1.0
 """Seconds a peer gets to answer our close, while what it sends is thrown away: a socket closed on unread bytes is reset,
 and the reset can overtake the close."""
 
+_TURNS: Final = 64
+"""Frames of one read between two turns for everybody else."""
+
 
 class GuardedWebSocket(WSStream):
     """Stands in for the library's class (`server.guard.install`)."""
@@ -50,10 +55,8 @@ class GuardedWebSocket(WSStream):
         """Where text goes instead of ``receive``: a route may set it once it has received `forwarded` messages."""
         self.forwarded = 0
         """Messages handed to the application so far."""
-        self._texts: list[str] = []
-        self._bytes = bytearray()
-        """What has come of one message, in whichever of the two is its type."""
-        self._size = 0
+        self._pieces = bytearray()
+        """What has come of a message that is not complete, text in UTF-8."""
         self._deaf = False
         self._accepted = False
         self._peer_over = trio.Event()
@@ -111,7 +114,9 @@ class GuardedWebSocket(WSStream):
         await super()._accept(message)
 
     async def _handle_events(self) -> None:
-        for event in self.connection.events():
+        for count, event in enumerate(self.connection.events(), 1):
+            if count % _TURNS == 0:
+                await trio.lowlevel.checkpoint()
             if isinstance(event, Message):
                 await self._take(event)
             elif isinstance(event, Ping):
@@ -122,21 +127,18 @@ class GuardedWebSocket(WSStream):
     async def _take(self, event: Message[Any]) -> None:
         if self._deaf:
             return
-        self._size += (
-            len(event.data) if isinstance(event.data, bytes) or event.data.isascii() else _bytes_of(event.data)
-        )
-        if self._size > self.largest:
+        data = event.data
+        if self._pieces or not event.message_finished:
+            self._pieces += data.encode() if isinstance(data, str) else data
+            size = len(self._pieces)
+        else:
+            size = len(data) if isinstance(data, bytes | bytearray) or data.isascii() else len(data.encode())
+        if size > self.largest:
             await self._refuse()
             return
-        if isinstance(event, TextMessage):
-            if event.data:
-                self._texts.append(event.data)
-        else:
-            self._bytes += event.data
         if event.message_finished:
-            text = "".join(self._texts) if isinstance(event, TextMessage) else None
-            whole = bytes(self._bytes) if text is None else None
-            self._forget()
+            text, whole = self._told_apart(data)
+            self._pieces = bytearray()
             if text is not None and self.on_text is not None:
                 await self.on_text(text)
                 return
@@ -147,13 +149,16 @@ class GuardedWebSocket(WSStream):
     async def _refuse(self) -> None:
         log.warning("websocket_message_too_large", peer=self.client, limit=self.largest)
         self._deaf = True
-        self._forget()
+        self._pieces = bytearray()
         await self._send_wsproto_event(CloseConnection(code=CloseReason.MESSAGE_TOO_BIG))
         assert self.app_put is not None
         await self.app_put({"type": "websocket.disconnect", "code": int(CloseReason.MESSAGE_TOO_BIG)})
 
-    def _forget(self) -> None:
-        self._texts, self._bytes, self._size = [], bytearray(), 0
+    def _told_apart(self, last: str | bytes | bytearray) -> tuple[str | None, bytes | None]:
+        """The whole message that ends with ``last``: as text, or as bytes."""
+        if isinstance(last, str):
+            return self._pieces.decode() if self._pieces else last, None
+        return None, bytes(self._pieces or last)
 
     async def _take_close(self, event: CloseConnection) -> None:
         if self.connection.state is Framing.REMOTE_CLOSING:
@@ -164,7 +169,3 @@ class GuardedWebSocket(WSStream):
             await self._send_wsproto_event(CloseConnection(code=event.code))
         self._peer_over.set()
         await self.send(StreamClosed(stream_id=self.stream_id))
-
-
-def _bytes_of(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))

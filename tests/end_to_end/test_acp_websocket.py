@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket as sockets
 import struct
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -127,6 +128,26 @@ async def test_fragmented_messages() -> None:
                 await socket.send(Ping(payload=b"x"))
         await socket.until("reply:5")
         assert said(place.session(session_id)) == ["é漢🙂" * 50]
+
+
+async def test_many_small_fragments_cost_no_more_than_their_bytes() -> None:
+    """ACP-237: the largest message in pieces of one character each is not a hundred times as large in memory."""
+    pieces = 15_000
+    message = b"\x01\x81" + bytes(4) + b'"' + (b"\x00\x83" + bytes(4) + "漢".encode()) * pieces
+    async with acp_sockets() as place, open_socket(place.port, initialize={}) as socket:
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            await socket.raw.send(message)
+            # The answer to a ping says that the server has read so far.
+            await socket.raw.send(b"\x89\x80" + bytes(4))
+            await socket.pump()
+            held = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        assert held < 400_000
+        await socket.raw.send(b"\x80\x81" + bytes(4) + b'"')
+        assert (await socket.next())["error"]["code"] == -32600
 
 
 async def test_binary_and_empty_frames() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import socket
 import struct
+from contextlib import suppress
 
+import h2.errors
+import h2.events
+import hpack
 import pytest
 import trio
 
 from server.config import Config
+from server.guard_protocol import Calm
 from server.telemetry import EndReason
-from tests.support.http import ask, open_raw
+from tests.support.http import RawConnection, ask, open_raw
 from tests.support.http2 import Http2
 from tests.support.serving import UPGRADE, Served, serving, wait_until
 
@@ -61,6 +66,144 @@ async def test_http2_nonsense_costs_one_connection() -> None:
         await raw.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x09\x00\x00\x00\x00\x00\x07" + b"\xff" * 64)
         await raw.wait_end(within=3)
         await assert_alive(served)
+
+
+def frame(type: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([type, flags]) + stream.to_bytes(4, "big") + payload
+
+
+FLOODS = {
+    "ping": frame(6, 0, 0, b"12345678"),
+    "settings": frame(4, 0, 0),
+    "settings that change": frame(4, 0, 0, struct.pack(">HI", 4, 70_000)),
+    "windows": frame(8, 0, 0, struct.pack(">I", 1)),
+    "empty data": frame(0, 0, 1),
+    "priorities": frame(2, 0, 1, struct.pack(">IB", 0, 15)),
+    "unknown": frame(0x77, 0, 0),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_http2_flood_is_told_to_calm_down(kind: str) -> None:
+    """Frames that cost more to answer than to send, and nothing else: GOAWAY with ENHANCE_YOUR_CALM, and the end."""
+    async with serving() as served, open_raw(served.port) as raw:
+        client = Http2(raw)
+        await client.start()
+        client.open_stream("POST", "/try/echo", end=False)
+        await client.flush()
+        await send_until_closed(raw, FLOODS[kind] * 10_000)
+        await client.wait_end(within=5)
+        # The end may overtake the goodbye where bytes were still unread.
+        assert client.goodbye in (h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, None)
+        await assert_alive(served)
+
+
+async def test_http2_requests_reset_at_once_are_a_flood() -> None:
+    """CVE-2023-44487: a request opened and reset costs its sender nothing, and no limit on open streams sees it."""
+    async with serving() as served, open_raw(served.port) as raw:
+        client = Http2(raw)
+        await client.start()
+        encoder = hpack.Encoder()
+        headers = [
+            (":method", "GET"),
+            (":path", "/health"),
+            (":scheme", "http"),
+            (":authority", f"127.0.0.1:{raw.port}"),
+        ]
+        first, others = encoder.encode(headers), encoder.encode(headers)
+        requests = (
+            frame(1, 5, id, first if id == 1 else others) + frame(3, 0, id, b"\0\0\0\x08") for id in range(1, 40_000, 2)
+        )
+        await send_until_closed(raw, b"".join(requests))
+        await client.wait_end(within=5)
+        await assert_alive(served)
+        await wait_until(lambda: not served.application.guard_policy.connections, 2.0)
+
+
+async def send_until_closed(raw: RawConnection, data: bytes) -> None:
+    with suppress(trio.BrokenResourceError), trio.fail_after(30):
+        await raw.send(data)
+
+
+def test_what_was_sent_to_a_peer_allows_it_more() -> None:
+    """A reader with small windows opens two of them for every 4 KiB, however fast; one that is sent nothing may not."""
+    windows = [h2.events.WindowUpdated(stream_id=stream) for stream in (0, 1)]
+    reset = h2.events.StreamReset(stream_id=1)
+    calm = Calm(0.0)
+    for _ in range(100_000):
+        calm.earn(4096)
+        assert calm.allows(windows, 0.0)
+    idle = Calm(0.0)
+    assert idle.allows(windows * 2000, 0.0)
+    assert not idle.allows(windows, 0.0)
+    later = Calm(0.0)
+    assert later.allows(windows * 2000, 0.0)
+    assert later.allows(windows * 400, 1.0)
+    assert not later.allows(windows * 2001, 3600.0)
+    assert later.allows([h2.events.DataReceived(stream_id=1, data=b"x")] * 10_000, 1e9)
+    assert not later.allows([h2.events.DataReceived(stream_id=1, data=b"")] * 4001, 1e9)
+    assert Calm(0.0).allows([reset] * 400, 0.0)
+    assert not Calm(0.0).allows([reset] * 401, 0.0)
+
+
+async def test_http2_priorities_are_not_kept() -> None:
+    """RFC 9113, 5.3.2: for streams that never come they would fill the library's table, and fail the connection."""
+    async with serving() as served, open_raw(served.port) as raw:
+        client = Http2(raw)
+        await client.start()
+        await raw.send(b"".join(frame(2, 0, id, struct.pack(">IB", 0, 15)) for id in range(101, 4101, 2)))
+        stream = client.open_stream("GET", "/health")
+        await client.flush()
+        assert await client.status(stream) == 200
+
+
+async def test_http2_connect_without_a_protocol_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """No proxy is offered: its stream is reset, and the others go on."""
+    async with serving() as served, open_raw(served.port) as raw:
+        client = Http2(raw)
+        await client.start()
+        stream = client.connection.get_next_available_stream_id()
+        client.connection.send_headers(
+            stream, [(":method", "CONNECT"), (":authority", "elsewhere:80")], end_stream=True
+        )
+        await client.flush()
+        with trio.fail_after(3):
+            assert await client.end_of(stream) == "reset"
+            second = client.open_stream("GET", "/health")
+            await client.flush()
+            assert await client.status(second) == 200
+    assert "connection_failed" not in caplog.text
+
+
+async def test_a_failed_connection_logs_nothing_of_what_was_sent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ACP-257: the library hands over the first bytes of HTTP/2 in an exception; a log line must not repeat them."""
+
+    async def fail(self: object, events: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("server.guard_protocol._Http2._handle_events", fail)
+    async with serving() as served, open_raw(served.port) as raw:
+        client = Http2(raw)
+        client.connection.initiate_connection()
+        client.open_stream("GET", "/secret-path")
+        await client.flush()
+        await raw.wait_end(within=3)
+        await assert_alive(served)
+    failures = [each for each in caplog.records if each.getMessage().startswith("connection_failed")]
+    assert len(failures) == 1
+    assert "a defect" in caplog.text
+    assert "PRI" not in caplog.text
+
+
+async def test_a_request_with_two_lengths_is_refused() -> None:
+    """RFC 9112, 6.3: a proxy in front may have believed the other, and taken the rest for another request."""
+    async with serving() as served, open_raw(served.port) as raw:
+        head = raw.head("POST", "/try/echo", Content_Length="6", Transfer_Encoding="chunked")
+        await raw.send(head + b"0\r\n\r\n" + raw.head("GET", "/health"))
+        assert (await raw.read_head()).status == 400
+        assert await raw.wait_end(within=3) == b""
 
 
 @pytest.mark.parametrize(

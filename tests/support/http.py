@@ -89,9 +89,8 @@ class RawConnection:
     async def request(
         self, method: str, path: str, body: bytes = b"", *, host: str | None = None, **headers: str
     ) -> None:
-        await self.send(
-            self.head(method, path, len(body) if body or method == "POST" else None, host, **headers) + body
-        )
+        is_sized = (body or method == "POST") and "Transfer_Encoding" not in headers
+        await self.send(self.head(method, path, len(body) if is_sized else None, host, **headers) + body)
 
     def head(self, method: str, path: str, length: int | None = None, host: str | None = None, **headers: str) -> bytes:
         lines = [f"{method} {path} HTTP/1.1", f"Host: {host if host is not None else f'127.0.0.1:{self.port}'}"]

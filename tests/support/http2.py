@@ -25,6 +25,7 @@ class Http2:
         self.statuses: dict[int, int] = {}
         self.ends: dict[int, str] = {}
         self.bodies: dict[int, bytes] = {}
+        self.goodbye: int | None = None
         self.gone = False
 
     async def start(self) -> None:
@@ -50,6 +51,12 @@ class Http2:
             await self.raw.send(data)
 
     async def step(self) -> None:
+        try:
+            await self._step()
+        except trio.BrokenResourceError:
+            self.gone = True
+
+    async def _step(self) -> None:
         if not await self.raw.more():
             self.gone = True
             return
@@ -66,6 +73,8 @@ class Http2:
                 self.ends[event.stream_id] = "ended"
             elif isinstance(event, h2.events.StreamReset):
                 self.ends[event.stream_id] = "reset"
+            elif isinstance(event, h2.events.ConnectionTerminated):
+                self.goodbye = event.error_code
         await self.flush()
 
     async def status(self, stream: int) -> int:

@@ -39,7 +39,7 @@ RETRY: Final = 3000
 """Milliseconds told to clients that reconnect by themselves (ACP-091)."""
 _BEAT: Final = comment_frame("hb")
 _JSON: Final = "application/json; charset=utf-8"
-_OTHER_VERBS: Final = ("PUT", "PATCH", "OPTIONS")
+_OTHER_VERBS: Final = ("PUT", "PATCH", "OPTIONS", "TRACE", "CONNECT")
 
 _NOT_JSON: Final = {"error": "Invalid JSON in request body"}
 _BATCH: Final = {"error": "Batch JSON-RPC requests are not supported"}

@@ -103,7 +103,7 @@ async def test_get_and_delete_refusals(autojump_clock: MockClock) -> None:
         assert await get(client) == (404, {"error": "Unknown Acp-Connection-Id"})
 
 
-@pytest.mark.parametrize("verb", ["PUT", "PATCH", "HEAD", "OPTIONS"])
+@pytest.mark.parametrize("verb", ["PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "CONNECT"])
 async def test_other_verbs(autojump_clock: MockClock, verb: str) -> None:
     """acp-http 2.5: other verbs are 404; HEAD does not take the place of the client's stream."""
     async with acp_place() as place:
