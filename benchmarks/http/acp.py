@@ -9,14 +9,12 @@ import time
 
 from benchmarks.http.acp_wire import ClientSocket, Connection
 from benchmarks.http.servers import serving
-from benchmarks.http.wire import Streams
+from benchmarks.http.wire import EXTRA, Streams, bursts
 
 __all__ = ["fan_out", "latency", "replay", "websocket"]
 
 _BURST = 200
 """Events per prompt: /acp offers no larger queue than the default of 256 events."""
-_EXTRA = 2
-"""Events the server adds to a turn: the echo of the prompt, turn_complete."""
 _STAMP = re.compile(rb'"text":"(\d+) ')
 
 
@@ -30,26 +28,15 @@ def fan_out(name: str, subscribers: int = 50, turns: int = 40) -> dict[str, floa
         streams = Streams()
         for connection in connections:
             streams.add(connection.open_session(session_id))
-        _bursts(connections[0], streams, session_id, 5)
+        bursts(connections[0].prompt, streams, session_id, 5, _BURST)
         cpu = server.cpu()
-        seconds = _bursts(connections[0], streams, session_id, turns)
-        delivered = turns * (_BURST + _EXTRA) * subscribers
+        seconds = bursts(connections[0].prompt, streams, session_id, turns, _BURST)
+        delivered = turns * (_BURST + EXTRA) * subscribers
         spent = server.cpu() - cpu
         streams.close()
         for connection in connections:
             connection.close()
         return {"events_per_s": delivered / seconds, "cpu_us_per_event": spent / delivered * 1e6}
-
-
-def _bursts(connection: Connection, streams: Streams, session_id: str, turns: int) -> float:
-    done = min(streams.counts.values())
-    start = time.monotonic()
-    end = start
-    for _ in range(turns):
-        connection.prompt(session_id, f"emit={_BURST}")
-        done += _BURST + _EXTRA
-        end = streams.wait_for(done)
-    return end - start
 
 
 def replay(name: str, rounds: int = 15) -> dict[str, float]:
@@ -59,7 +46,7 @@ def replay(name: str, rounds: int = 15) -> dict[str, float]:
         session_id = connection.new()
         live = Streams()
         live.add(connection.open_session(session_id))
-        _bursts(connection, live, session_id, 40)  # 8080 events: the ring is full
+        bursts(connection.prompt, live, session_id, 40, _BURST)  # 8080 events: the ring is full
         head = min(live.counts.values())
         live.close()
         rates = []

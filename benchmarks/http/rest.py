@@ -7,14 +7,12 @@ import statistics
 import time
 
 from benchmarks.http.servers import Server, serving
-from benchmarks.http.wire import Control, Streams, open_stream
+from benchmarks.http.wire import EXTRA, Control, Streams, bursts, open_stream
 
 __all__ = ["cost_per_ring", "cost_per_subscribers", "fan_out", "idle_streams", "never_reading", "one_by_one", "replay"]
 
 _BURST = 1000
 """Events per prompt: below the largest queue a subscriber of the shipped daemon may ask for (2048)."""
-_EXTRA = 2
-"""Events the server adds to a turn: the echo of the prompt, turn_complete."""
 
 
 def _events_path(session_id: str) -> str:
@@ -28,28 +26,16 @@ def _subscribe(server: Server, session_id: str, count: int) -> Streams:
     return streams
 
 
-def _bursts(control: Control, streams: Streams, session_id: str, turns: int) -> float:
-    """Seconds for `turns` prompts of `_BURST` events, each sent when all streams have all of the one before."""
-    done = min(streams.counts.values())
-    start = time.monotonic()
-    end = start
-    for _ in range(turns):
-        control.prompt(session_id, f"emit={_BURST}")
-        done += _BURST + _EXTRA
-        end = streams.wait_for(done)
-    return end - start
-
-
 def fan_out(name: str, subscribers: int = 50, turns: int = 12) -> dict[str, float]:
     """One session, `subscribers` streams: events delivered per second, and server CPU per delivered event."""
     with serving(name) as server:
         control = Control(server)
         session_id = control.create()
         streams = _subscribe(server, session_id, subscribers)
-        _bursts(control, streams, session_id, 3)
+        bursts(control.prompt, streams, session_id, 3, _BURST)
         cpu = server.cpu()
-        seconds = _bursts(control, streams, session_id, turns)
-        delivered = turns * (_BURST + _EXTRA) * subscribers
+        seconds = bursts(control.prompt, streams, session_id, turns, _BURST)
+        delivered = turns * (_BURST + EXTRA) * subscribers
         spent = server.cpu() - cpu
         streams.close()
         return {"events_per_s": delivered / seconds, "cpu_us_per_event": spent / delivered * 1e6}
@@ -66,7 +52,7 @@ def replay(name: str, rounds: int = 15) -> dict[str, float]:
         control = Control(server)
         session_id = control.create()
         live = _subscribe(server, session_id, 1)
-        _bursts(control, live, session_id, 8)  # 8016 events: the ring is full
+        bursts(control.prompt, live, session_id, 8, _BURST)  # 8016 events: the ring is full
         head = min(live.counts.values())
         live.close()
         rates = []
@@ -109,15 +95,15 @@ def never_reading(name: str, seconds: float = 60.0) -> dict[str, float]:
         control = Control(server)
         session_id = control.create()
         streams = _subscribe(server, session_id, 1)
-        _bursts(control, streams, session_id, 10)
+        bursts(control.prompt, streams, session_id, 10, _BURST)
         before = server.rss()
         stuck = open_stream(server, _events_path(session_id), {}, receive_buffer=4096)
         peak = before
         events = 0
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            _bursts(control, streams, session_id, 5)
-            events += 5 * (_BURST + _EXTRA)
+            bursts(control.prompt, streams, session_id, 5, _BURST)
+            events += 5 * (_BURST + EXTRA)
             peak = max(peak, server.rss())
         after = server.rss()
         evicted = _was_ended(stuck)
@@ -157,11 +143,11 @@ def cost_per_subscribers(name: str, counts: tuple[int, ...] = (1, 2, 5, 10, 50, 
             control = Control(server)
             session_id = control.create()
             streams = _subscribe(server, session_id, count)
-            _bursts(control, streams, session_id, 2)
+            bursts(control.prompt, streams, session_id, 2, _BURST)
             turns = max(4, 40 // count)
             cpu = server.cpu()
-            _bursts(control, streams, session_id, turns)
-            curve[str(count)] = (server.cpu() - cpu) / (turns * (_BURST + _EXTRA) * count) * 1e6
+            bursts(control.prompt, streams, session_id, turns, _BURST)
+            curve[str(count)] = (server.cpu() - cpu) / (turns * (_BURST + EXTRA) * count) * 1e6
             streams.close()
     return curve
 
@@ -177,10 +163,10 @@ def cost_per_ring(name: str, sizes: tuple[int, ...] = (1_000, 8_000, 100_000, 1_
             control = Control(server)
             session_id = control.create()
             streams = _subscribe(server, session_id, 1)
-            _bursts(control, streams, session_id, size // _BURST + 2)
+            bursts(control.prompt, streams, session_id, size // _BURST + 2, _BURST)
             cpu = server.cpu()
-            _bursts(control, streams, session_id, 40)
-            curve[str(size)] = (server.cpu() - cpu) / (40 * (_BURST + _EXTRA)) * 1e6
+            bursts(control.prompt, streams, session_id, 40, _BURST)
+            curve[str(size)] = (server.cpu() - cpu) / (40 * (_BURST + EXTRA)) * 1e6
             curve[f"rss_mib_{size}"] = server.rss() / 2**20
             streams.close()
     return curve

@@ -10,14 +10,17 @@ import http.client
 import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from benchmarks.http.servers import Server
 
-__all__ = ["Control", "Streams", "open_stream"]
+__all__ = ["EXTRA", "Control", "Streams", "bursts", "open_stream"]
+
+EXTRA = 2
+"""Events the server adds to a turn: the echo of the prompt, turn_complete."""
 
 _MARK = b"\nid:"
 _BUFFER_BYTES = 1 << 20
@@ -157,3 +160,15 @@ class Streams:
         self.counts[fd] += self._buffer.count(self._mark, 0, end)
         self._tails[fd] = bytes(self._view[max(0, end - self._keep) : end])
         return self.counts[fd]
+
+
+def bursts(prompt: Callable[[str, str], object], streams: Streams, session_id: str, turns: int, size: int) -> float:
+    """Seconds for `turns` prompts of `size` events, each sent when all streams have all of the one before."""
+    done = min(streams.counts.values())
+    start = time.monotonic()
+    end = start
+    for _ in range(turns):
+        prompt(session_id, f"emit={size}")
+        done += size + EXTRA
+        end = streams.wait_for(done)
+    return end - start
