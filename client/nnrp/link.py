@@ -8,6 +8,7 @@ from typing import Final
 
 import trio
 
+from client.nnrp.receiving import receive_some
 from client.nnrp.transport import PacketTransport
 from client.nnrp.writer import Writer
 from protocol.nnrp.enums import MessageType
@@ -23,7 +24,6 @@ __all__ = ["Link"]
 
 logger = logging.getLogger("moorline.client")
 
-_READ: Final = 65_536
 _LINGER: Final = 5.0
 """Seconds the last packets may take to go out."""
 _PARTING: Final = 0.5
@@ -122,10 +122,11 @@ class Link:
                 return
 
     async def _read(self) -> None:
-        machine = self.machine
+        machine, splitter, burst = self.machine, self._splitter, False
         while not machine.closed:
+            count = splitter.count
             try:
-                data = await self._stream.receive_some(_READ)
+                data = await receive_some(self._stream, burst=burst)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 machine.lose_transport()
                 return
@@ -135,9 +136,10 @@ class Link:
                 self.flush()
                 return
             if not data:
-                machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)
+                machine.receive_eof(inside_packet=splitter.statistics().buffered_bytes > 0)
                 return
             self._take(data)
+            burst = splitter.count - count != 1
 
     def _take(self, data: bytes | bytearray) -> None:
         if self._muted:

@@ -26,6 +26,7 @@ from server.nnrp.hello import answer_hello
 from server.nnrp.migrating import answer_migrate
 from server.nnrp.opening import open_session
 from server.nnrp.policy import Principal
+from server.nnrp.receiving import receive_some
 from server.nnrp.running import Running, answer_at_once
 from server.nnrp.session import Doubt, ServedSession
 from server.nnrp.submit import Submit
@@ -171,12 +172,13 @@ class Link:
     # Tasks
 
     async def _read(self) -> None:
-        machine, writer = self.machine, self.writer
+        machine, writer, splitter, burst = self.machine, self.writer, self._splitter, False
         while not machine.closed:
+            count = splitter.count
             if writer.flooded:
                 await writer.wait_taken()
             try:
-                data = await self._stream.receive_some(_READ)
+                data = await receive_some(self._stream, burst=burst)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 machine.lose_transport()
                 return
@@ -188,9 +190,10 @@ class Link:
                 return
             if not data:
                 self._crossed = writer.size > 0 or not _has_read_all(self._stream)
-                machine.receive_eof(inside_packet=self._splitter.statistics().buffered_bytes > 0)
+                machine.receive_eof(inside_packet=splitter.statistics().buffered_bytes > 0)
                 return
             self._take(data)
+            burst = splitter.count - count != 1
 
     async def _write(self) -> None:
         try:
