@@ -114,7 +114,11 @@ class Running:
         finally:
             self._turns.leave(self._ticket)
             self._submit = None
-            self._end(submit, answer, failure)
+            try:
+                self._end(submit, answer, failure)
+            except Exception:
+                # A defect of ours costs this operation, not every session there is.
+                log.error("nnrp_operation_failed", session=session.machine.session_id, exc_info=True)
 
     # Emit
 

@@ -9,6 +9,7 @@ import trio.testing
 from protocol.nnrp.enums import (
     CacheAckStatus,
     ErrorCode,
+    ErrorScope,
     InFlightPolicy,
     MessageType,
     ObjectKind,
@@ -30,7 +31,7 @@ from protocol.nnrp.messages import (
 )
 from server.nnrp.policy import ServingPolicy, token_check
 from server.nnrp.writer import ANSWER_BYTES, HIGH_BYTES, Writer
-from tests.support.nnrp import HELLO, OPEN, Served, raw, serving_nnrp, submit_packet, token_of
+from tests.support.nnrp import HELLO, OPEN, Served, raw, serving_nnrp, submit_packet, text_of, token_of
 
 U64 = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -148,6 +149,37 @@ async def test_a_withdrawn_token_opens_no_implicit_session() -> None:
         assert isinstance(answer, Error)
         assert answer.error_code == ErrorCode.INVALID_STATE
         assert served.service.statistics().sessions == 0
+
+
+@pytest.mark.parametrize("scope", [ErrorScope.SESSION, ErrorScope.FRAME])
+async def test_an_error_about_an_operation_under_way_does_not_end_it(scope: ErrorScope) -> None:
+    """nnrp-wire 13.4, 15: the client could not read something. The server still owes the one terminal message, and goes on."""
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open(OPEN.replace(requested_session_id=5))
+        await peer.submit(1, b"sleep=50;one", session_id=5)
+        error = Error(
+            error_code=int(ErrorCode.MALFORMED_BODY), error_scope=scope, related_session_id=5, related_frame_id=1
+        )
+        await peer.send(error, session_id=5, frame_id=1)
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=50;one"
+        await peer.submit(2, b"two", session_id=5)
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"two"
+
+
+async def test_a_defect_in_an_ending_costs_its_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 5: the process survives."""
+
+    def fail(*args: object, **values: object) -> None:
+        raise ValueError("a defect")
+
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open(OPEN.replace(requested_session_id=5))
+        with monkeypatch.context() as broken:
+            broken.setattr("server.nnrp.running.finish", fail)
+            await peer.submit(1, b"sleep=5;one", session_id=5)
+            await peer.nothing_comes()
+        await peer.submit(2, b"sleep=5;two", session_id=5)
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=5;two"
 
 
 async def test_a_bare_submit_without_a_frame_gets_no_answer() -> None:

@@ -203,7 +203,8 @@ class Handshake(ConnectionCore):
         self._step(packet.header)
         session = self.sessions.get(error.related_session_id or packet.header.session_id)
         operation: Operation | None = None
-        if session is not None and error.error_scope is not ErrorScope.CONNECTION:
+        waits = self.side is Side.CLIENT  # the end that carries out still owes its one terminal message
+        if waits and session is not None and error.error_scope is not ErrorScope.CONNECTION:
             # A code that is of the session by default (12.9), server_busy for one, may stand for one frame's result.
             operation = self._fail_frame(session, error.related_frame_id or packet.header.frame_id)
         return ErrorReceived(packet, session, operation)

@@ -705,6 +705,23 @@ def test_a_frame_error_ends_its_operation_at_the_client() -> None:
     assert mine.in_flight == 0
 
 
+def test_a_frame_error_of_the_client_ends_nothing_at_the_server() -> None:
+    """nnrp-wire 13.4: it could not read a result. The operation goes on, and has its one terminal message."""
+    duo = Duo()
+    duo.connect()
+    _, theirs = duo.open()
+    duo.submit(duo.client.machine.sessions[1])
+    (operation,) = theirs.operations
+    duo.to_server(
+        Error(error_code=5, error_scope=ErrorScope.FRAME, related_session_id=1, related_frame_id=1),
+        session_id=1,
+        frame_id=1,
+    )
+    assert duo.server.last(ErrorReceived).operation is None
+    assert theirs.in_flight == 1
+    assert duo.server.machine.finish(theirs, operation, OperationState.COMPLETED, 0.0) is Ending.PUSH
+
+
 def test_an_error_about_an_error_is_not_sent() -> None:
     """Two peers that misread each other's errors would never stop."""
     duo = Duo()
