@@ -157,6 +157,8 @@ class NnrpConnection:
         self._link: Link | None = None
         self._sessions: dict[int, NnrpSession] = {}
         self._openings: deque[_Opening] = deque()
+        self.resuming = False
+        """Whether some session is not on the connection yet, or was not when somebody last looked."""
         self._resumed: dict[NnrpSession, None] = {}
         """Sessions with operations that are to be sent again, in this order."""
         self._pings: deque[trio.Event] = deque()
@@ -280,6 +282,7 @@ class NnrpConnection:
         attached = [each for each in sessions if each.attached]
         for session in attached:
             session.detach()
+        self.resuming = True
         self._nursery.start_soon(link.run)
         failure: NnrpClientError | None = NnrpConnectionLost("given up")
         try:
@@ -326,6 +329,11 @@ class NnrpConnection:
             await self._link.writer.wait_room()
 
     # For the sessions and the caches
+
+    @property
+    def coming(self) -> int:
+        """Operations of sessions that are not on the connection yet. Once their resume is under way the server counts them."""
+        return sum(each.in_flight for each in self._sessions.values() if not each.attached)
 
     def need_machine(self) -> Connection:
         """Raises `NnrpConnectionLost` while there is no connection."""
@@ -406,6 +414,7 @@ class NnrpConnection:
         for opening in openings:
             if not opening.answered.is_set() and opening.resumed is not None:
                 opening.resumed.fail(NnrpConnectionLost("the server did not answer the resume in time"))
+                self._go_on()
 
     async def _resume_again(self, link: Link, session: NnrpSession) -> None:
         """Ask once more when the server must have come to doubt. Once the connection is over this is nothing to see to: the next
@@ -622,6 +631,7 @@ class NnrpConnection:
                 self._nursery.start_soon(self._resume_again, opening.link, session)
             else:
                 session.fail(NnrpSessionOver("the session could not be resumed"))
+                self._go_on()
         opening.answered.set()
         self._note_move()
 
@@ -694,12 +704,14 @@ class NnrpConnection:
 
     def _go_on(self) -> None:
         """There may be credit: for what was in flight when the connection was lost, then for what waits."""
+        if self.resuming:
+            self.resuming = any(not each.attached for each in self._sessions.values())
         if self._resumed:
             self._send_again()
         self.credit.changed()
 
     def _send_again(self) -> None:
-        unsent = sum(each.unsent for each in self._resumed)
+        unsent = sum(each.unsent for each in self._resumed) - self.coming
         for session in list(self._resumed):
             while session.send_again(unsent):
                 unsent -= 1
@@ -783,6 +795,7 @@ class NnrpConnection:
             if session.resumable and not self._closing and self._options.reconnect is not None:
                 session.cache.fail(error)
                 session.detach()
+                self.resuming = True
             else:
                 session.fail(error)
 

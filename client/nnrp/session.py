@@ -418,7 +418,8 @@ class NnrpSession:
         """Whether an operation has to wait: for credit, or for the connection."""
         if not self._attached or self._connection.machine is None:
             return True
-        return self.machine.hold(options.parent_id, options.priority) is not None
+        coming = self._connection.coming if self._connection.resuming else 0
+        return self.machine.hold(options.parent_id, options.priority, coming) is not None
 
     def _fail_patches(self, error: NnrpClientError) -> None:
         while self._patches:

@@ -10,10 +10,11 @@ import trio
 import trio.testing
 
 from client.nnrp import NnrpConnection
+from protocol.nnrp.enums import UpdateReason
 from protocol.nnrp.header import HEADER_BYTES
 from protocol.nnrp.messages import ClientHello, SessionOpen
 from scripts.simulate import quiet
-from server.nnrp.backpressure import PAUSE
+from server.nnrp.backpressure import PAUSE, FlowOrder
 from server.nnrp.registry import TOKEN_BYTES
 from server.testing.faults import PERFECT, Cut, FaultPlan, LinkFaults
 from server.testing.nnrp_world import ECHO_DEADLINE_MS, NnrpWorld, open_nnrp_world
@@ -110,6 +111,26 @@ async def test_what_is_sent_again_waits_for_credit(autojump_clock: trio.testing.
             assert session.attached
             world.service.release_flow()
             assert (await lost.result()).data == b"lost on its way"
+        assert world.service.violations == 0
+
+
+async def test_credit_is_kept_for_what_is_still_to_come_back(autojump_clock: trio.testing.MockClock) -> None:
+    """13.6: the server counts what runs in every session as soon as that is resumed; the client hears of one after the other."""
+    async with open_nnrp_world(1) as world:
+        foresee(world, LinkFaults(cut=Cut.VANISH, cut_at=0.5), LinkFaults(cut=Cut.VANISH, cut_down=150))
+        async with world.client() as connection:
+            sessions = [
+                await connection.open_session(resumable=True, deadline_ms=ECHO_DEADLINE_MS, max_in_flight=2)
+                for _ in range(2)
+            ]
+            for each in sessions:
+                await each.submit(b"sleep=9000;running")
+            await trio.sleep(1.5)
+            assert (connection.reconnects, *[each.attached for each in sessions]) == (2, False, False)
+            world.service.order_flow(FlowOrder(reason=UpdateReason.REDUCE, credit=2))
+            async with trio.open_nursery() as nursery:
+                for each in sessions:
+                    nursery.start_soon(each.request, b"waits")
         assert world.service.violations == 0
 
 

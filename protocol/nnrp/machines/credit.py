@@ -102,7 +102,7 @@ class Window:
         """Why one more operation may not be started now; None when it may.
 
         ``background`` says that the operation's priority class is background: background_only lets those through.
-        ``besides`` of those in flight do not count.
+        ``besides`` of those in flight do not count; a negative number adds what is not counted here yet.
         """
         gate = self._gate
         if gate is not None and not (gate is Hold.BACKGROUND_ONLY and background):

@@ -178,10 +178,11 @@ class Session:
         operation = None if self._operations is None else self._operations.get(operation_id)
         return operation is not None and not operation.settled and not operation.ended
 
-    def hold(self, parent_id: int = 0, priority: PriorityClass | None = None) -> Hold | None:
-        """Why one more operation may not start now in the connection, the session or above it in the tree; None: go."""
+    def hold(self, parent_id: int = 0, priority: PriorityClass | None = None, coming: int = 0) -> Hold | None:
+        """Why one more operation may not start now in the connection, the session or above it in the tree; None: go.
+        ``coming`` are operations of sessions that are being resumed on the connection: the other end may count them already."""
         background = (self.terms.priority if priority is None else priority) is _BACKGROUND
-        held = self._connection_window.hold(background)
+        held = self._connection_window.hold(background, -coming)
         if held is None:
             held = self.window.hold(background)
         if held is None and parent_id and self._operation_windows:
