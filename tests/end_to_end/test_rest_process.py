@@ -9,14 +9,18 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 from tests.end_to_end.rest_place import RawStream, Remote
 from tests.support import scripted_agent
+from tests.support.acp import AcpClient
+from tests.support.acp_sockets import SocketDriver
 from tests.support.processes import Process, running
 from tests.support.scripted_agent import steps
+from tests.support.serving import wait_until
 
 pytestmark = pytest.mark.process
 
@@ -35,6 +39,16 @@ class Server(Remote):
         """Resident bytes of the server without its children."""
         fields = Path(f"/proc/{self.process.process.pid}/statm").read_text().split()
         return int(fields[1]) * 4096
+
+    @property
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.process.pid}/fd"))
+
+    @property
+    def children(self) -> list[str]:
+        """Pids, also of those that are dead and were not waited for."""
+        pid = self.process.process.pid
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
 
 
 @asynccontextmanager
@@ -86,6 +100,37 @@ async def test_each_accepted_prompt_ends_once_at_shutdown(tmp_path: Path) -> Non
     ended = [each.data["promptId"] for each in frames if each.type in ("turn_complete", "turn_error")]
     assert len(ended) == len(set(ended))
     assert set(ended) <= set(ids)
+
+
+async def test_many_sessions_leave_nothing(tmp_path: Path) -> None:
+    """C-095: create, one turn, close, over and over on REST and on /acp: no session, child, descriptor or memory is left.
+
+    15 rounds of each in short; 500 at length.
+    """
+    rounds, early = (500, 50) if SOAK else (15, 5)
+    async with server(tmp_path) as place:
+        driver: Any = SocketDriver(place.port)
+        warm = 0
+        await place.get("/health")
+        before = place.descriptors
+        for number in range(rounds):
+            session_id = await place.create()
+            assert (await place.run(session_id, "echo x"))["state"] == "completed"
+            assert (await place.call("DELETE", f"/session/{session_id}")).status == 204
+            client = await AcpClient.connect(driver)
+            session_id = await client.new_session()
+            async with client.listen(session_id) as feed:
+                await client.prompt(session_id, "echo x")
+                await feed.until_kind("turn_complete")
+                assert await client.result("session/close", {"sessionId": session_id}) == {}
+                await feed.rest()
+            assert (await client.delete()).status == 202
+            if number == early:
+                warm = place.memory
+        counts = await place.get("/health?deep=1")
+        assert (counts["sessions"], counts["connectedClients"], counts["activePrompts"]) == (0, 0, 0)
+        await wait_until(lambda: not place.children and place.descriptors <= before + 10, within=10)
+        assert place.memory - warm < 20 * MIB
 
 
 async def test_a_flood_with_nobody_listening(tmp_path: Path) -> None:

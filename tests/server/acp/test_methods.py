@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -509,6 +510,74 @@ async def test_delete_is_immediate(autojump_clock: MockClock) -> None:
             await connection.rest()
         assert list(terminals(session).values()) == [["cancelled"]]
         assert (await client.try_listen()).status == 404
+
+
+@pytest.mark.parametrize("end", ["close", "delete", "rest"])
+async def test_an_end_during_the_grace_is_immediate(end: str, autojump_clock: MockClock) -> None:
+    """C-017, ACP-145, REST-050: a long grace keeps nothing that was closed on purpose; every door to it is shut at once."""
+    async with acp_place(session_grace_ms=60_000) as place:
+        client = await place.connect()
+        session_id = await client.new_session()
+        session = place.session(session_id)
+        async with client.listen(session_id) as feed:
+            await client.prompt(session_id, "hold", id=1)
+            await feed.until_kind("user_message_chunk")
+        await trio.sleep(1)
+        assert session.prompts.count == 1
+        path = f"/session/{session_id}"
+        async with client.listen() as connection:
+            begun = trio.current_time()
+            match end:
+                case "close":
+                    await client.call("session/close", {"sessionId": session_id}, id=2)
+                    await connection.until_kind("reply:2")
+                case "delete":
+                    await client.delete()
+                case "rest":
+                    assert (await place.driver.request("DELETE", path)).status == 204
+            await wait_all_tasks_blocked()
+            assert trio.current_time() - begun < 2
+            assert list(terminals(session).values()) == [["cancelled"]]
+            assert place.harbour.statistics().sessions == 0
+            assert (await place.driver.request("GET", f"{path}/status")).status == 404
+            assert (await client.try_listen(session_id)).status == (404 if end == "delete" else 403)
+            if end != "delete":
+                await client.prompt(session_id, "late", id=3)
+                assert (await connection.until_kind("reply:3"))[-1].message["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize("jump", [3600.0, -3600.0])
+async def test_a_wall_clock_that_jumps(jump: float, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C-019: neither the grace of a lost stream nor the heartbeat of another session's moves with it; only labels do."""
+    offset = 0.0
+    wall, wall_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: wall() + offset)
+    monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + int(offset * 1e9))
+    async with acp_place(session_grace_ms=5000, connection_grace_ms=60_000, heartbeat_ms=1000) as place:
+        client = await place.connect()
+        session_id, other = await client.new_session(), await client.new_session()
+        session = place.session(session_id)
+        async with client.listen(other) as beside:
+            async with client.listen(session_id) as feed:
+                await client.prompt(session_id, "hold", id=1)
+                await feed.until_kind("user_message_chunk")
+            before = session.updated_at
+            await trio.sleep(1)
+            offset = jump
+            await trio.sleep(2)
+            async with client.listen(session_id, cursor=0) as feed:
+                await feed.until_kind("replay_complete")
+                assert session.prompts.count == 1
+                assert beside.raw == b""
+                session.update({"sessionUpdate": "plan", "entries": []})
+                assert abs(session.updated_at - before) > 3_000_000
+            await trio.sleep(4.5)
+            assert session.prompts.count == 1
+            await trio.sleep(1)
+            assert session.prompts.count == 0
+            place.session(other).update({"sessionUpdate": "plan", "entries": []})
+            await beside.until_kind("plan")
+            assert beside.raw.count(b": hb\n\n") == 8
 
 
 async def test_heartbeat_and_vendor_methods(autojump_clock: MockClock) -> None:

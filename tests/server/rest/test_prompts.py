@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -144,12 +145,20 @@ async def test_parallel_admission_is_exact(api: Api, session_id: str) -> None:
             await wait_all_tasks_blocked()
 
 
-async def test_slots_come_back_on_every_ending(start: StartApi, runner: RestRunner) -> None:
+async def _leave_before_the_202(api: Api, session_id: str) -> None:
+    body = msgspec.json.encode(block("fine"))
+    headers = [("content-length", str(len(body)))]
+    async with api.driver.stream("POST", f"/session/{session_id}/prompt", body=body, headers=headers, window=0):
+        await wait_all_tasks_blocked()
+    await trio.sleep(1)
+
+
+async def test_slots_come_back_on_every_ending(start: StartApi, runner: RestRunner, autojump_clock: MockClock) -> None:
     """C-023."""
     async with start(max_pending_prompts_per_session=2) as api:
         session_id = (await api.create())["sessionId"]
         for number in range(20):
-            match number % 4:
+            match number % 5:
                 case 0:
                     await api.run(session_id, "fine")
                 case 1:
@@ -164,6 +173,8 @@ async def test_slots_come_back_on_every_ending(start: StartApi, runner: RestRunn
                     await wait_all_tasks_blocked()
                     await api.delete(f"/session/{session_id}/pending-prompts/{waiting}")
                     await api.post(f"/session/{session_id}/cancel")
+                case 4:
+                    await _leave_before_the_202(api, session_id)
             await wait_all_tasks_blocked()
         replies = [await api.prompt(session_id, "hold") for _ in range(3)]
         assert [each.status for each in replies] == [202, 202, 503]
