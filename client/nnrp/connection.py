@@ -33,6 +33,7 @@ from protocol.nnrp.enums import (
     ProfileId,
     SessionErrorCode,
     SessionFlags,
+    SessionState,
 )
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
@@ -551,6 +552,8 @@ class NnrpConnection:
             sent.submission.finish(ended(event.operation, message.error_code))
         if event.session is not None and message.error_scope is ErrorScope.SESSION:
             self._on_session_error(event.session, message, text)
+        if event.session is not None:
+            self._note_closed(event.session)
         self._go_on()
 
     def _on_session_error(self, machine: Session, message: Error, text: str) -> None:
@@ -651,6 +654,7 @@ class NnrpConnection:
             elif operation.settled:
                 sent.submission.finish(ended(operation, 0))
         if operation.settled:
+            self._note_closed(session)
             self._go_on()
 
     def _on_drop(self, event: events.DropReceived) -> None:
@@ -659,6 +663,7 @@ class NnrpConnection:
             session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
         if isinstance(sent, Sent):
             sent.submission.finish(ended(event.operation, drop_details(event.packet)))
+        self._note_closed(event.session)
         self._go_on()
 
     def _on_background(self, event: events.BackgroundReceived) -> None:
@@ -699,6 +704,12 @@ class NnrpConnection:
                     sent.submission.finish(error)
             session.fail(error)
         self._go_on()
+
+    def _note_closed(self, machine: Session) -> None:
+        """The last terminal message may have been what a close waited for."""
+        session = machine.attachment
+        if machine.state is SessionState.CLOSED and isinstance(session, NnrpSession) and session.machine is machine:
+            session.fail(NnrpSessionOver("the session was closed"))
 
     # Inside
 

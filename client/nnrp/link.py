@@ -55,6 +55,7 @@ class Link:
             strict=strict,
             dialect=dialect,
         )
+        self.machine.ordered = not isinstance(stream, PacketTransport) or stream.ordered
         self.writer = Writer(stream, send_timeout)
         self._act = act
         self._spoilt = spoilt

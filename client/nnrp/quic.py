@@ -109,6 +109,10 @@ class QuicTransport(PacketTransport):
         self._reading = trio.CancelScope()
         self._progress = trio.Event()
 
+    @property
+    def ordered(self) -> bool:
+        return self._packets.one_stream
+
     async def run(self) -> None:
         """Read and keep time until the connection is gone."""
         try:

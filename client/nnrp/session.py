@@ -134,6 +134,7 @@ class NnrpSession:
         self._over: NnrpClientError | None = None
         self._attached = True
         self._unsent: list[tuple[Operation, Sent]] = []
+        self._closing = False
         self._closed: trio.Event | None = None
         self._cache: NnrpCache | None = None
         self._patches: list[_Patch] = []
@@ -297,6 +298,14 @@ class NnrpSession:
         """Close the session and wait until the server has confirmed it, at most ``patience`` seconds past the drain.
         Idempotent."""
         machine = self._connection.machine
+        if drain_timeout_ms and policy is InFlightPolicy.DRAIN and machine is not None and not machine.ordered:
+            # SESSION_CLOSE could overtake the submits it is to drain: they are waited for here.
+            self._closing = True
+            with trio.move_on_after(drain_timeout_ms / 1000):
+                for operation in self._live():
+                    if isinstance(sent := operation.attachment, Sent):
+                        await sent.submission.wait_over()
+            drain_timeout_ms, machine = 0, self._connection.machine
         if self._over is None and machine is not None and self._attached:
             if self.machine.open:
                 machine.close_session(
@@ -430,6 +439,8 @@ class NnrpSession:
     def _check(self) -> None:
         if self._over is not None:
             raise self._over
+        if self._closing:
+            raise NnrpSessionOver("the session is being closed")
 
     def _start(self, metadata: FrameSubmit, body: Regions | Buffer, options: SubmitOptions) -> Submission:
         self._check()

@@ -16,6 +16,11 @@ class PacketTransport(trio.abc.Stream):
     own errors it raises ``NnrpError`` where the server's framing is wrong.
     """
 
+    @property
+    def ordered(self) -> bool:
+        """Whether packets arrive in the order they are sent."""
+        return True
+
     @abstractmethod
     async def part(self) -> None:
         """Say goodbye after everything was sent. The link bounds the time."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from protocol.errors import Reach
 from protocol.layout import Buffer
 from protocol.nnrp.cutting import PacketCutter, check_message, size_at
-from protocol.nnrp.enums import CloseStatus, MessageType, ResultClass
+from protocol.nnrp.enums import CloseStatus, HeaderFlags, MessageType, ResultClass
 from protocol.nnrp.errors import NnrpError, Outcome
 from protocol.nnrp.header import HEADER_BYTES, Header
 from protocol.nnrp.packet import DEFAULT_MAX_BODY_BYTES, parse_header
@@ -25,6 +25,9 @@ __all__ = ["QuicPackets"]
 
 _KIND: Final = Header.LAYOUT.field("msg_type").offset
 _SESSION: Final = Header.LAYOUT.field("session_id").offset
+_FLAGS: Final = Header.LAYOUT.field("flags").offset
+_EOS: Final = int(HeaderFlags.EOS)
+"""Our mark on a part that is the last there is (nnrp-wire 3.1, 12.5)."""
 _IDS: Final = slice(_SESSION, _SESSION + 8)
 _RESULT_CLASS: Final = HEADER_BYTES + 44
 _UNIDIRECTIONAL: Final = 2
@@ -41,7 +44,7 @@ _OPEN_ANSWERS: Final = 48
 """Answers in parts that have a stream of their own at a time; others share one, so that the peer's limit is not reached by
 streams that stay open."""
 _PINGS: Final = 1024
-_CANCELS: Final = 256
+_CANCELS: Final = 1024
 """Cancels remembered while their submits may still be on the way."""
 _BUFFERED: Final = 8 * 1024 * 1024
 """Bytes beside one packet of the largest size that may be buffered of what has come: more is a peer that floods."""
@@ -246,9 +249,10 @@ class QuicPackets:
             self._ready_bytes += len(cancel)
 
     def _remember(self, packet: bytes) -> None:
-        """A cancel may overtake the submit it means, and would then mean nothing: it counts once more behind the submit."""
+        """A cancel may overtake the submit it means, and would then mean nothing: it counts once more behind the submit. One
+        that is larger than it need be is not kept."""
         key = packet[_IDS]
-        if any(key[4:]):
+        if any(key[4:]) and len(packet) <= _DATAGRAM_BYTES:
             self._cancels[key] = packet
             if len(self._cancels) > _CANCELS:
                 del self._cancels[next(iter(self._cancels))]
@@ -327,7 +331,7 @@ class QuicPackets:
             self._send_answer(packet, key)
 
     def _send_answer(self, packet: bytes, key: bytes) -> None:
-        ends = packet[_KIND] != _PUSH or packet[_RESULT_CLASS] != ResultClass.PARTIAL
+        ends = packet[_KIND] != _PUSH or packet[_RESULT_CLASS] != ResultClass.PARTIAL or packet[_FLAGS] & _EOS
         stream_id = self._answers.get(key)
         if stream_id is None:
             if not ends and len(self._answers) >= _OPEN_ANSWERS:
@@ -342,7 +346,7 @@ class QuicPackets:
             del self._answers[key]
         if ends:
             self._cancels.pop(key, None)
-        self._engine.send(stream_id, packet, end=ends and stream_id != self._shared)
+        self._engine.send(stream_id, packet, end=bool(ends) and stream_id != self._shared)
 
     def _finish(self, packet: bytes) -> None:
         """Answers that will not go on, because their operation or session is over, leave no open stream behind."""

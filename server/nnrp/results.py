@@ -43,7 +43,13 @@ _CLASS_FLAGS: Final = {
     ResultClass.STALE_REUSE: ResultFlags.STALE,
     ResultClass.DEGRADED: ResultFlags(0),
 }
-_NO_HEADER, _STALE_HEADER = HeaderFlags(0), HeaderFlags.STALE
+_NO_HEADER: Final = HeaderFlags(0)
+_LAST_HEADERS: Final = {
+    ResultClass.COMPLETE: _NO_HEADER,
+    ResultClass.PARTIAL: HeaderFlags.EOS,
+    ResultClass.STALE_REUSE: HeaderFlags.STALE,
+    ResultClass.DEGRADED: _NO_HEADER,
+}
 _NO_KIND, _TENSOR = PayloadKind(0), PayloadKind.TENSOR
 _NO_BUDGET = BudgetPolicy(0)
 
@@ -120,7 +126,7 @@ def push_parts(
         view_id=operation.view_id,
         route_id=operation.route_id,
         trace_id=operation.trace_id,
-        flags=_STALE_HEADER if result_class is ResultClass.STALE_REUSE else _NO_HEADER,
+        flags=_NO_HEADER if partial else _LAST_HEADERS[result_class],
         strict=not session.legacy_descriptors,
     )
 

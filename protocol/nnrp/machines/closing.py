@@ -29,6 +29,9 @@ __all__ = [
 #: Seconds a cancelled operation may take to settle before the session is closed over it.
 SETTLE_GRACE = 1.0
 
+#: Seconds that results may come after the message they were sent before, where packets overtake each other.
+OVERTAKEN = 5.0
+
 #: Seconds past the drain timeout that we wait for the peer's answer to our SESSION_CLOSE.
 ANSWER_GRACE = 10.0
 
@@ -51,6 +54,8 @@ class Closing:
     deadline: float = math.inf
     peer_watermark: int = 0
     tag: int = 0
+    confirmed: bool = False
+    """The peer has said that it is done, ahead of results that are still under way."""
     request: SessionClose | None = None
     """What is sent when everything has settled: a peer that has read it waits for no result any more."""
 
@@ -104,10 +109,13 @@ def ask_close(
     return CloseStep(request=message)
 
 
-def receive_close(session: Session, message: SessionClose, now: float, *, carries_out: bool, mute: bool) -> CloseStep:
+def receive_close(
+    session: Session, message: SessionClose, now: float, *, carries_out: bool, mute: bool, ordered: bool
+) -> CloseStep:
     """The peer closes the session. Raises NnrpError BadState when it is not open.
 
-    ``mute``: the peer reads nothing but one final answer from now on (the bare dialect), so nothing is drained.
+    ``mute``: the peer reads nothing but one final answer from now on (the bare dialect), so nothing is drained. ``ordered``:
+    what the peer has sent before has arrived; otherwise terminal messages may, and are waited for.
     When both ends close at once, the one that carries out answers the other's request and drops its own.
     """
     mine = session.closing
@@ -125,7 +133,7 @@ def receive_close(session: Session, message: SessionClose, now: float, *, carrie
     )
     if session.in_flight == 0:
         return _answer_closed(session)
-    if mute or (not carries_out and message.in_flight_policy is InFlightPolicy.ABORT):
+    if mute or (not carries_out and ordered and message.in_flight_policy is InFlightPolicy.ABORT):
         return _answer_closed(session, abandoned=session.abandon())
     if message.in_flight_policy is InFlightPolicy.DRAIN and message.drain_timeout_ms:
         session.step(SessionInput.ACK_DRAINING, "SESSION_CLOSE_ACK")
@@ -136,12 +144,17 @@ def receive_close(session: Session, message: SessionClose, now: float, *, carrie
     return _cut(session, closing, now)
 
 
-def receive_close_ack(session: Session, message: SessionCloseAck) -> CloseStep:
-    """The peer says how far the close is. Raises NnrpError BadState for a session that is closed."""
-    session.step(ACK_INPUTS[message.close_status], "SESSION_CLOSE_ACK")
+def receive_close_ack(session: Session, message: SessionCloseAck, now: float, *, ordered: bool) -> CloseStep:
+    """The peer says how far the close is. Raises NnrpError BadState for a session that is closed. Not ``ordered``, results
+    that were sent before may come after: the session is over when they have, or soon."""
     closing = session.closing
     if closing is not None:
         closing.peer_watermark = max(closing.peer_watermark, message.last_operation_id)
+    if message.close_status is CloseStatus.CLOSED and closing is not None and session.in_flight and not ordered:
+        session.step(SessionInput.ACK_DRAINING, "SESSION_CLOSE_ACK")
+        closing.confirmed, closing.deadline = True, now + OVERTAKEN
+        return CloseStep()
+    session.step(ACK_INPUTS[message.close_status], "SESSION_CLOSE_ACK")
     if message.close_status is CloseStatus.REJECTED:
         session.closing = None
     if message.close_status is not CloseStatus.CLOSED:
@@ -157,6 +170,9 @@ def close_on_settled(session: Session, now: float) -> CloseStep:
         return CloseStep()
     if not closing.asked_by_us:
         return _answer_closed(session)
+    if closing.confirmed:
+        session.step(SessionInput.ACK_CLOSED, "SESSION_CLOSE_ACK")
+        return CloseStep(closed=True)
     return CloseStep() if closing.phase is ClosePhase.WAITING else _wait_answer(closing, now)
 
 

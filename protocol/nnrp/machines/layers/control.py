@@ -337,7 +337,12 @@ class SessionControl(Handshake):
         server = self.side is Side.SERVER
         crossing = session.closing is not None and session.closing.asked_by_us
         step = closing.receive_close(
-            session, message, now, carries_out=server, mute=self.dialect is Dialect.BARE and server
+            session,
+            message,
+            now,
+            carries_out=server,
+            mute=self.dialect is Dialect.BARE and server,
+            ordered=self.ordered,
         )
         if crossing and not server:
             return Ignored(packet, IgnoredBecause.CLOSE_CROSSED)
@@ -350,7 +355,7 @@ class SessionControl(Handshake):
         session = self._find(packet)
         message = packet.metadata
         assert isinstance(message, SessionCloseAck)
-        step = closing.receive_close_ack(session, message)
+        step = closing.receive_close_ack(session, message, now, ordered=self.ordered)
         self._carry_out(session, step, packet)
         if session.closing is None:
             self._closing.pop(session.session_id, None)

@@ -120,6 +120,7 @@ class ConnectionCore:
         "dialect",
         "end_cause",
         "limits",
+        "ordered",
         "pings",
         "pongs",
         "reverse",
@@ -162,6 +163,9 @@ class ConnectionCore:
         """PINGs sent."""
         self.pongs = 0
         """PONGs received: answers to that many PINGs, the oldest ones."""
+        self.ordered = True
+        """Whether the peer receives packets in the order they are sent: not so over QUIC, where submits have streams of their
+        own. The driver's to say."""
         self._outbox: list[Outgoing] = []
         self._closed_ids: dict[int, int] = {}
         self._closing: dict[int, Session] = {}

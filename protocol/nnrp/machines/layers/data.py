@@ -92,15 +92,21 @@ class DataFlow(CacheFlow):
     ) -> tuple[Operation, ...]:
         """Cancel what the scope reaches: locally at once, and at the peer.
 
-        Where the wider scopes were not granted they are carried out here: one FRAME_CANCEL for each operation reached.
-        The operations stay in flight until their terminal message comes.
+        Where the wider scopes were not granted they are carried out here: one FRAME_CANCEL for each operation reached; and
+        where packets overtake each other, because a scope then means something else at the peer: submits that come later
+        than they were sent, or sooner. The operations stay in flight until their terminal message comes.
         """
         reached = session.cancel(scope, operation_id, group_id)
-        if session.terms.grants(OperationFeatures.CANCEL_SCOPE):
+        granted = session.terms.grants(OperationFeatures.CANCEL_SCOPE)
+        if granted and (self.ordered or scope is CancelScopeKind.OPERATION):
             self._queue_scoped_cancel(session, scope, operation_id, group_id, reason)
             return reached
         for operation in reached:
-            self._queue(Outgoing(FrameCancel(), session.session_id, operation.frame_id, operation.view_id))
+            if granted:
+                one = CancelScopeKind.OPERATION
+                self._queue_scoped_cancel(session, one, operation.operation_id, 0, reason)
+            else:
+                self._queue(Outgoing(FrameCancel(), session.session_id, operation.frame_id, operation.view_id))
         return reached
 
     # Things the application wants: end that carries out

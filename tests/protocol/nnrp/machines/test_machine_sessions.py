@@ -47,7 +47,7 @@ from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ObjectMetaEntry
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines.cache_records import CacheEntry, CacheKey
-from protocol.nnrp.machines.closing import ANSWER_GRACE, SETTLE_GRACE
+from protocol.nnrp.machines.closing import ANSWER_GRACE, OVERTAKEN, SETTLE_GRACE
 from protocol.nnrp.machines.connection import Connection, Side
 from protocol.nnrp.machines.credit import Window
 from protocol.nnrp.machines.events import (
@@ -72,6 +72,7 @@ from protocol.nnrp.machines.events import (
 from protocol.nnrp.machines.migration import MigrationAnswer, MigrationEffect, MigrationRefusal, decide_migration
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.patching import PatchPolicy
+from protocol.nnrp.machines.reading import cancel_scope
 from protocol.nnrp.machines.resume import Resumable, ResumeOutcome, ResumeRequest, decide_resume
 from protocol.nnrp.machines.schemas import builtin_registry
 from protocol.nnrp.machines.session import Delivery, Ending, Session
@@ -94,6 +95,7 @@ from protocol.nnrp.messages import (
 )
 from protocol.nnrp.regions import ExtensionFrame, Regions, TypedPayload
 from protocol.nnrp.vendor import (
+    CancelScope,
     Dependency,
     LeaseInfo,
     ObjectExpect,
@@ -621,6 +623,75 @@ def test_the_server_cuts_its_own_drain(duo: Duo) -> None:
     assert mine.state is theirs.state is SessionState.CLOSED
     assert not duo.client.errors
     assert not duo.server.errors
+
+
+def results_late(duo: Duo, *frames: int) -> None:
+    """The drops of these frames arrive behind what was sent after them."""
+    for frame in frames:
+        duo.to_client(ResultDrop(), session_id=1, frame_id=frame)
+
+
+def test_an_answer_to_a_close_that_overtakes_results(duo: Duo) -> None:
+    """nnrp-wire 2.4, 13.3: over QUIC the last SESSION_CLOSE_ACK may come before results that were sent before it; they are
+    waited for, a while."""
+    duo.client.machine.ordered = False
+    mine, _ = duo.open()
+    first, second = duo.submit(mine), duo.submit(mine)
+    duo.client.machine.close_session(mine, 0.0)
+    duo.client.machine.messages()
+    duo.to_client(SessionCloseAck(CloseStatus.CLOSED), session_id=1)
+    assert mine.state is SessionState.DRAINING
+    results_late(duo, 1)
+    assert first.settled
+    assert mine.state is SessionState.DRAINING
+    results_late(duo, 2)
+    assert second.settled
+    assert mine.state is SessionState.CLOSED
+    assert 1 not in duo.client.machine.sessions
+
+
+def test_results_that_never_come_hold_up_no_close(duo: Duo) -> None:
+    duo.client.machine.ordered = False
+    mine, _ = duo.open()
+    operation = duo.submit(mine)
+    duo.client.machine.close_session(mine, 0.0)
+    duo.client.machine.messages()
+    duo.to_client(SessionCloseAck(CloseStatus.CLOSED), session_id=1)
+    (event,) = duo.client.machine.handle_deadline(OVERTAKEN)
+    assert event.step.closed
+    assert event.step.abandoned == (operation,)
+
+
+def test_a_close_of_the_server_that_overtakes_results(duo: Duo) -> None:
+    """nnrp-wire 2.4, 13.3: an abort is answered when what was sent before it has come."""
+    duo.client.machine.ordered = False
+    mine, _ = duo.open()
+    operation = duo.submit(mine)
+    duo.to_client(SessionClose(in_flight_policy=InFlightPolicy.ABORT), session_id=1)
+    assert mine.state is SessionState.CLOSING
+    results_late(duo, 1)
+    assert operation.settled
+    assert mine.state is SessionState.CLOSED
+
+
+@pytest.mark.parametrize("scope", [CancelScopeKind.SUBTREE, CancelScopeKind.GROUP, CancelScopeKind.SESSION])
+def test_a_wide_cancel_where_packets_overtake_each_other(duo: Duo, scope: CancelScopeKind) -> None:
+    """nnrp-wire 2.4, 10.4: one FRAME_CANCEL for each operation it reaches here, with its reason; no scope at the peer."""
+    duo.client.machine.ordered = False
+    mine, _ = duo.open(features=ALL_FEATURES)
+    submit_in_tree(duo, mine, SubmitContext(10, operation_group_id=9))
+    submit_in_tree(duo, mine, SubmitContext(11, 10, operation_group_id=9))
+    arguments = {
+        CancelScopeKind.SUBTREE: {"operation_id": 10},
+        CancelScopeKind.GROUP: {"group_id": 9},
+        CancelScopeKind.SESSION: {},
+    }[scope]
+    duo.client.machine.cancel(mine, scope, reason=CancelReason.USER, **arguments)
+    duo.pump()
+    cancels = duo.sent("c2s", FrameCancel)
+    assert [each.header.frame_id for each in cancels] == [1, 2]
+    for each, operation_id in zip(cancels, (10, 11), strict=True):
+        assert cancel_scope(each) == CancelScope(CancelScopeKind.OPERATION, CancelReason.USER, operation_id)
 
 
 def test_closes_that_cross(duo: Duo) -> None:
