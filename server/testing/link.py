@@ -23,7 +23,7 @@ DRIP: Final = 2048
 
 
 class _Address:
-    """Stands where a socket would be asked for its addresses."""
+    """Stands where a socket would be asked for its addresses, and told its options."""
 
     family = socket.AF_INET
 
@@ -36,6 +36,9 @@ class _Address:
 
     def getpeername(self) -> tuple[str, int]:
         return self._peer
+
+    def setsockopt(self, *_: object) -> None:
+        """There is no kernel to heed them: a peer that vanishes is given up by the plan."""
 
 
 class _Direction:
