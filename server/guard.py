@@ -142,10 +142,12 @@ class GuardedTCPServer(TCPServer):
     def _expect_acknowledgement(self) -> None:
         """A peer that vanished without a word is found by what it does not acknowledge. Our send buffer swallows heartbeats for
         as long as TCP goes on trying, a quarter of an hour, and no send ever waits."""
-        socket = self._socket
-        if _USER_TIMEOUT is not None and socket.family in (trio.socket.AF_INET, trio.socket.AF_INET6):
+        transport = self.stream.transport_stream if isinstance(self.stream, trio.SSLStream) else self.stream
+        if _USER_TIMEOUT is None or not isinstance(transport, trio.SocketStream):
+            return
+        if transport.socket.family in (trio.socket.AF_INET, trio.socket.AF_INET6):
             bound = self._send_timeout * _UNACKNOWLEDGED
-            socket.setsockopt(trio.socket.IPPROTO_TCP, _USER_TIMEOUT, math.ceil(bound * 1000))
+            transport.setsockopt(trio.socket.IPPROTO_TCP, _USER_TIMEOUT, math.ceil(bound * 1000))
 
     async def _shake_hands(self) -> bool:
         try:
