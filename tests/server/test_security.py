@@ -124,6 +124,16 @@ async def test_own_origins_are_ignored(origin: str) -> None:
         assert not any(name.startswith("access-control") for name in reply.headers)
 
 
+def test_own_origin_where_the_port_is_the_default() -> None:
+    """ACP-253: a browser leaves it out, and never says the other scheme's."""
+    policy = Policy()
+    assert policy.is_own_origin("https://localhost", 443, tls=True)
+    assert policy.is_own_origin("http://localhost", 80, tls=False)
+    assert not policy.is_own_origin("https://localhost:443", 443, tls=True)
+    assert not policy.is_own_origin("http://localhost", 443, tls=True)
+    assert not policy.is_own_origin("http://localhost", 443, tls=False)
+
+
 @pytest.mark.parametrize(
     "origin",
     [EVIL, "null", "http://127.0.0.1:4171", "https://127.0.0.1:4170", "http://localhost", "http://localhost:41700", ""],

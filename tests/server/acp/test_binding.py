@@ -418,6 +418,13 @@ async def test_a_connection_that_waits_too_much_is_destroyed(autojump_clock: Moc
         assert core.registry.statistics().waiting_frames == 0
 
 
+def test_the_bounds_themselves() -> None:
+    """ACP-131, acp-http 12."""
+    bounds = Bounds()
+    assert (bounds.stream_frames, bounds.connection_frames, bounds.process_frames) == (256, 1024, 4096)
+    assert (bounds.connection_bytes, bounds.process_bytes) == (64 * 2**20, 256 * 2**20)
+
+
 async def test_bytes_count_too(autojump_clock: MockClock) -> None:
     """ACP-131: 64 MiB of one connection."""
     async with acp_core(bounds=Bounds(connection_bytes=1000)) as core:

@@ -179,6 +179,63 @@ async def test_settings(autojump_clock: MockClock) -> None:
             assert frames[-1].message["result"] == {"configOptions": [{"id": "model", "currentValue": "x"}]}
 
 
+async def test_set_config_option_through_an_older_agent(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    """acp-http 8: where the agent does not know the method, each option goes by the call there was before for it."""
+
+    async def unknown(session: FakeSession, config_id: str, value: str) -> None:
+        await trio.lowlevel.checkpoint()
+        raise RunnerError("Method not found", -32601)
+
+    monkeypatch.setattr(FakeSession, "set_config_option", unknown)
+    async with acp_place() as place:
+        client = await place.connect()
+        session_id = await client.new_session()
+        async with client.listen(session_id) as feed:
+            for number, (option, value, event) in enumerate(
+                (("model", "large", "model_switched"), ("mode", "default", "approval_mode_changed"))
+            ):
+                params = {"sessionId": session_id, "configId": option, "value": value}
+                await client.call("session/set_config_option", params, id=number)
+                switched, answer = await feed.take(2)
+                assert switched.kind == event
+                assert answer.message["result"] == {"configOptions": []}
+        assert (place.runner.sessions[0].model, place.runner.sessions[0].mode) == ("large", "default")
+
+
+@pytest.mark.parametrize(
+    "source", [{}, {"sourceType": "ide"}, {"sourceId": "x"}, {"sourceType": "ide", "sourceId": "x"}]
+)
+async def test_the_source_of_a_session(source: dict[str, str], autojump_clock: MockClock) -> None:
+    """acp-http 8: ``sourceType`` and ``sourceId`` are kept, and nothing in place of one that is not given."""
+    async with acp_place() as place:
+        client = await place.connect()
+        session_id = await client.new_session(**source)
+        assert place.session(session_id).source == source
+
+
+async def test_owners_keep_their_client_id(autojump_clock: MockClock) -> None:
+    """REST-004, ACP-122: loading again changes nothing, but for an id that is not known any more: it is replaced, and the
+    session can be used again."""
+    async with acp_place() as place:
+        client = await place.connect()
+        session_id = await client.new_session()
+        session = place.session(session_id)
+        (first,) = session.clients
+        assert (await client.result("session/load", {"sessionId": session_id}))["clientId"] == first
+        assert list(session.clients) == [first]
+        session.drop_client(first)
+        second = (await client.result("session/resume", {"sessionId": session_id}))["clientId"]
+        assert second != first
+        assert list(session.clients) == [second]
+        beat = await client.result("_qwen/session/heartbeat", {"sessionId": session_id})
+        assert beat["clientId"] == second
+        async with client.listen(session_id) as feed:
+            await client.prompt(session_id, "hello", id=9)
+            assert (await feed.until_kind("reply:9"))[-1].message["result"] == {"stopReason": "end_turn"}
+
+
 async def test_cancel(autojump_clock: MockClock) -> None:
     """ACP-195, C-060: the running prompt only, at once; with nothing running it succeeds; as a request and as a notification."""
     async with acp_place() as place:

@@ -186,6 +186,25 @@ async def vote(client: AcpClient, **params: Any) -> dict[str, Any]:
     return await client.ask("session/permission", params)
 
 
+async def test_a_vote_by_request_ends_the_question_too(autojump_clock: MockClock) -> None:
+    """ACP-171, ACP-173: asked with one id until the vote, by whichever way; a replay after it asks with a new one."""
+    async with acp_place() as place:
+        client = await place.connect()
+        session_id = await client.new_session()
+        async with client.listen(session_id) as feed:
+            shown = await ask(client, feed, session_id, 31)
+        async with client.listen(session_id, cursor=0) as feed:
+            again = (await feed.until_kind("session/request_permission"))[-1]
+            assert again.message["id"] == shown.message["id"]
+            answer = await vote(client, requestId=request_id(shown), **SELECT_A)
+            assert answer["result"] == {}
+            await feed.until_kind("turn_complete")
+        async with client.listen(session_id, cursor=0) as feed:
+            replayed = (await feed.until_kind("session/request_permission"))[-1]
+            assert request_id(replayed) == request_id(shown)
+            assert replayed.message["id"] != shown.message["id"]
+
+
 async def test_vote_by_request(autojump_clock: MockClock) -> None:
     """ACP-175, T09: with and without the session; the answer is on the connection stream."""
     async with acp_place() as place:

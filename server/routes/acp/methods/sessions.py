@@ -100,7 +100,9 @@ class _Opener:
             former = connection.bindings.get(opened.session.id)
         else:
             self._harbour.check_workspace(cwd)
-            opened = Opened(former.session, True, former.client_id or former.session.register_client())
+            session = former.session
+            kept = former.client_id if former.client_id in session.clients else None
+            opened = Opened(session, True, kept or session.register_client())
         if former is None:
             binding = connection.bind(opened.session, opened.client_id, history=action == "load")
         else:
