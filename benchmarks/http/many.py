@@ -1,4 +1,8 @@
-"""Ten thousand sessions: created, left idle, then all prompted once."""
+"""Ten thousand sessions: created, left idle, then all prompted once.
+
+`qwen serve` bounds what may wait to be written to its agent, and ends the agent with all its sessions when that is exceeded:
+with 7,000 sessions it lost nothing, with 10,000 those after the first 4,600 to 8,300 prompts.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ __all__ = ["many_sessions"]
 
 
 def many_sessions(name: str, count: int = 10_000, idle_s: float = 10.0) -> dict[str, float]:
-    """Creation and prompts per second, memory per session, and how many turns have no outcome (`lost`)."""
+    """Creation and prompts per second, memory per session, and how many prompts were refused or have no outcome (`lost`)."""
     with serving(name) as server:
         control = Control(server)
         control.prompt(control.create(), "hi")
@@ -22,8 +26,8 @@ def many_sessions(name: str, count: int = 10_000, idle_s: float = 10.0) -> dict[
         time.sleep(idle_s)
         idle = server.rss() - before
         start = time.monotonic()
-        prompts = [control.prompt(session_id, "hi")["promptId"] for session_id in sessions]
-        lost = sum(not _completed(server, pair) for pair in zip(sessions, prompts, strict=True))
+        prompts = [_accepted(control, session_id) for session_id in sessions]
+        lost = sum(not _completed(server, *pair) for pair in zip(sessions, prompts, strict=True))
         finished = count / (time.monotonic() - start)
         prompted = server.rss() - before
         return {
@@ -35,9 +39,18 @@ def many_sessions(name: str, count: int = 10_000, idle_s: float = 10.0) -> dict[
         }
 
 
-def _completed(server: Server, pair: tuple[str, str]) -> bool:
+def _accepted(control: Control, session_id: str) -> str | None:
+    try:
+        prompt_id: str = control.prompt(session_id, "hi")["promptId"]
+    except RuntimeError:
+        return None
+    return prompt_id
+
+
+def _completed(server: Server, session_id: str, prompt_id: str | None) -> bool:
     """Whether the session's stream, from its beginning, has `turn_complete` for the prompt."""
-    session_id, prompt_id = pair
+    if prompt_id is None:
+        return False
     sock = open_stream(server, f"/session/{session_id}/events", {"Last-Event-ID": "0"})
     sock.settimeout(10)
     data = b""
@@ -47,6 +60,8 @@ def _completed(server: Server, pair: tuple[str, str]) -> bool:
             if not chunk:
                 return False
             data += chunk
+            if not data.startswith(b"HTTP/1.1 200"):
+                return False
         while not data.endswith(b"\n\n") and not data.endswith(b"\n\n\r\n"):
             data += sock.recv(65536)
     except TimeoutError:
