@@ -142,7 +142,7 @@ class AcpWsTransport(AcpTransport):
         session_id = request.session_id
         if line.resumable and request.cursor is not None and await self._attach(line, request):
             line.loaded.discard(session_id)
-            return _WsFeed(line.inboxes[session_id], [])
+            return _WsFeed(line.inboxes[session_id], [], replays=True)
         if line.lost:
             # The call may have gone out on the next socket, which carries the events now; this one's inbox stays empty.
             raise DaemonConnectionError("the socket is lost", maybe_sent=False)
@@ -150,7 +150,7 @@ class AcpWsTransport(AcpTransport):
             raise DaemonHttpError(403, None, f"session {session_id} is not owned by this socket")
         first = [missed_events("reconnected")] if session_id in line.loaded else []
         line.loaded.discard(session_id)
-        return _WsFeed(line.own(session_id), first)
+        return _WsFeed(line.own(session_id), first, replays=False)
 
     async def _attach(self, line: _Line, request: StreamRequest) -> bool:
         assert request.cursor is not None
@@ -273,7 +273,8 @@ class AcpWsTransport(AcpTransport):
 class _WsFeed(Feed):
     heartbeats = False  # pings are answered below, and silence is noticed for the socket as a whole
 
-    def __init__(self, inbox: Inbox, first: list[Event]) -> None:
+    def __init__(self, inbox: Inbox, first: list[Event], *, replays: bool) -> None:
+        self.replays = replays
         self._inbox = inbox
         self._first = first
         inbox.claim()

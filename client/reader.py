@@ -100,6 +100,8 @@ class SessionReader:
     _interrupted: bool = attrs.field(init=False, default=False)
     _retry: float | None = attrs.field(init=False, default=None)
     _ended: bool = attrs.field(init=False, default=False)
+    _replaying: bool = attrs.field(init=False, default=False)
+    """An end of the session that is replayed is a former one when more follows: it was loaded again since."""
 
     def restart(self, cursor: int | None, *, consumer: bool) -> None:
         """Leave the stream and open it again at ``cursor``, at once."""
@@ -173,6 +175,7 @@ class SessionReader:
                 self.sink.reopened()
                 logger.info("session %s: following again from event %s", self.session_id, self.cursor)
             self.opened.set()
+            self._replaying = feed.replays and self.cursor is not None
             return await self._drain(feed)
         finally:
             self._retry = feed.retry if feed.retry is not None else self._retry
@@ -206,9 +209,12 @@ class SessionReader:
         if event.type not in SYNTHETIC_TYPES:
             self._progress += 1
         self.sink.take(event)
+        if event.type == "replay_complete":
+            self._replaying = False
+        elif event.type not in SYNTHETIC_TYPES:
+            self._ended = event.type in END_OF_SESSION
         # The sink may have asked for another stream.
-        self._ended = event.type in END_OF_SESSION
-        return not (self._ended or self._restarting or self._stopped)
+        return not ((self._ended and not self._replaying) or self._restarting or self._stopped)
 
     def _take_resync(self, event: Event) -> bool:
         data = event.data if isinstance(event.data, dict) else {}

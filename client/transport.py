@@ -47,6 +47,9 @@ class Feed(abc.ABC):
     heartbeats: bool = True
     """Whether a healthy stream shows signs of life when nothing happens, so that silence means it is dead (CLI-023)."""
 
+    replays: bool = True
+    """Whether it begins, when it was opened with a cursor, with a replay and ``replay_complete``."""
+
     @property
     @abc.abstractmethod
     def retry(self) -> float | None:

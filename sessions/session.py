@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["Session"]
 
 Work = Callable[[Operation], Awaitable[TurnResult]]
+_UNTOLD: Final = frozenset({EndReason.ABANDONED, EndReason.IDLE})
+"""Ends nobody is there to hear of. Whoever loads the session afterwards, to go on behind what he saw, must not read it either."""
 TOLD_LEAD: Final = 0.025
 """Seconds by which the answer with a prompt's id precedes its outcome on another stream."""
 
@@ -683,10 +685,11 @@ class Session:
             self._settle(operation, cancelled_outcome(operation))
         if self.phase is not SessionPhase.CLOSING:
             return
-        data: dict[str, Any] = {"sessionId": self.id, "reason": reason}
-        if closed_by is not None:
-            data["closedBy"] = closed_by
-        self.publish(EventType.SESSION_CLOSED, data)
+        if reason not in _UNTOLD or self.ring.subscribers or self.followers:
+            data: dict[str, Any] = {"sessionId": self.id, "reason": reason}
+            if closed_by is not None:
+                data["closedBy"] = closed_by
+            self.publish(EventType.SESSION_CLOSED, data)
         self._finish(SessionInput.LAST_DONE, reason)
 
     def _finish(self, given: SessionInput, reason: EndReason) -> None:

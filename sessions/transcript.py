@@ -7,12 +7,14 @@ from typing import Any, Final
 
 from sessions.events import Event, EventType, encode
 
-__all__ = ["compact", "split_live"]
+__all__ = ["SESSION_ENDS", "compact", "split_live"]
 
 CHUNKS: Final = frozenset({"agent_message_chunk", "agent_thought_chunk"})
 _PLAIN_BRACKETS: Final = 100
 """Opening brackets a plain chunk has at most besides those in its text."""
 BOUNDARIES: Final = frozenset({EventType.TURN_COMPLETE, EventType.TURN_ERROR})
+SESSION_ENDS: Final = frozenset({EventType.SESSION_CLOSED, EventType.SESSION_DIED})
+"""In the history of a session that is live again they end nothing, and a client that takes them at their word gives it up."""
 
 
 def split_live(events: Sequence[Event]) -> tuple[Sequence[Event], Sequence[Event]]:

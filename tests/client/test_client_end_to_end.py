@@ -300,3 +300,37 @@ async def test_a_gap_on_a_shared_socket_is_told_to_the_right_session(autojump_cl
             others = [await anext(quiet_events) for _ in range(3)]
             assert "state_resync_required" not in [event.type for event in others]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("transport", ["acp-http", "acp-ws"])
+async def test_away_for_longer_than_the_grace(transport: str, autojump_clock: Clock) -> None:
+    """ACP-143, ACP-153, C-066: the session is closed meanwhile; the client loads it again by itself and goes on, with nothing
+    lost of what was said before and no end in between."""
+    config = Config(session_grace_ms=1000, connection_grace_ms=1000, ws_grace_ms=1000)
+    async with (
+        open_world(seed=11, config=config) as world,
+        trio.open_nursery() as nursery,
+        DaemonClient(
+            BASE_URL,
+            nursery=nursery,
+            transport=transport,
+            connect=(outage := Outage(world)).connect,
+            reconnect=ReconnectPolicy(base=0.5, maximum=1.0),
+        ) as client,
+    ):
+        session = await DaemonSessionClient.create_or_attach(client)
+        kinds: list[str] = []
+        async with session.events() as events:
+            assert (await session.prompt(words(chunks=2))).stop_reason == "end_turn"
+            outage.lasts = True
+            world.network.cut_all()
+            await trio.sleep(20)
+            assert world.harbour.sessions == []
+            outage.lasts = False
+            await trio.sleep(20)
+            assert [each.id for each in world.harbour.sessions] == [session.session_id]
+            assert (await session.prompt(words(chunks=2))).stop_reason == "end_turn"
+            while kinds.count("turn_complete") < 2:
+                kinds.append((await anext(events)).type)
+        assert "session_closed" not in kinds
+        nursery.cancel_scope.cancel()

@@ -470,6 +470,30 @@ async def test_the_end_of_the_session_ends_the_iteration(autojump_clock: Clock) 
         assert daemon.streams == 0
 
 
+@pytest.mark.parametrize("end", ["session_closed", "session_died"])
+@pytest.mark.parametrize("transport", REPLAYING)
+async def test_a_former_end_of_the_session_does_not_end_the_iteration(
+    transport: str, end: str, autojump_clock: Clock
+) -> None:
+    """REST-030, REST-087: a session that was loaded again goes on behind the end its replay still has; the next is final."""
+    async with fake_daemon() as daemon, client_of(daemon, transport) as client:
+        fake = daemon.new_session("known")
+        say(fake, "before")
+        fake.publish(end, {"sessionId": "known", "reason": "x"})
+        say(fake, "after")
+        session = attach(client, fake)
+        seen: list[str] = []
+        with trio.fail_after(30):
+            async with session.events() as events:
+                async for event in events:
+                    seen.append(event.update_kind or event.type)
+                    if event.type == "replay_complete":
+                        fake.publish(end, {"sessionId": "known", "reason": "y"})
+                        fake.closed = True
+        chunk = "agent_message_chunk"
+        assert [each for each in seen if each != "replay_complete"] == [chunk, end, chunk, end]
+
+
 async def test_a_stream_that_is_gone_fails_the_prompt_soon(autojump_clock: Clock) -> None:
     """C-103: 202, two events, then the end and 404 for ever: a typed error within seconds, and the place is free."""
     async with fake_daemon(wait_for_cancel) as daemon, client_of(daemon) as client:

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 from sessions import Event, Notice, NoticeType, Session
-from sessions.transcript import compact, split_live
+from sessions.transcript import SESSION_ENDS, compact, split_live
 
 __all__ = ["History"]
 
@@ -22,7 +22,8 @@ class History:
 
     def __init__(self, session: Session, through: int) -> None:
         ring = session.ring
-        events = ring.read(0, max(0, through - ring.waterline + 1))
+        held = ring.read(0, max(0, through - ring.waterline + 1))
+        events = [each for each in held if each.type not in SESSION_ENDS]
         finished, live = split_live(events)
         if not finished and not session.prompts.count:
             # What an agent replayed from its storage has no turn boundaries, and nothing of it goes on.

@@ -10,7 +10,7 @@ import trio
 
 from server.routes.rest.frames import HIDDEN, envelope
 from sessions import Event, EventType, NoticeType, Session
-from sessions.transcript import compact, split_live
+from sessions.transcript import SESSION_ENDS, compact, split_live
 
 __all__ = ["Replay", "compacted", "held_events", "raw", "replay_of"]
 
@@ -29,7 +29,7 @@ async def replay_of(session: Session, max_bytes: int) -> Replay:
     missing is said in a ``history_truncated`` event in front (no id: it is about the ring, not in it).
     """
     head, waterline = session.ring.head, session.ring.waterline
-    events = held_events(session)
+    events = [each for each in held_events(session) if each.type not in SESSION_ENDS]
     shown = _newest(events, max_bytes)
     finished, live = _split(session, shown)
     replay: list[Any] = [raw(each) for each in await compacted(finished)]

@@ -497,7 +497,6 @@ async def test_close_and_load_again(autojump_clock: MockClock) -> None:
                 "user_message_chunk",
                 "agent_message_chunk",
                 "turn_complete",
-                "session_closed",
                 "replay_complete",
             ]
             assert frames[-1].message["params"]["data"]["replayedCount"] == 0

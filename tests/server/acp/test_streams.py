@@ -221,6 +221,26 @@ async def test_eviction_ends_the_stream_and_keeps_replies(autojump_clock: MockCl
         assert (await take(again) or [])[-2:] == ["replay_complete", "reply:1"]
 
 
+async def test_the_history_of_a_session_that_was_closed_has_no_end(autojump_clock: MockClock) -> None:
+    """ACP-193: what a client that loads it is shown goes on; a cursor still gets every event there is."""
+    async with acp_core() as core:
+        binding = await core.own(core.connect())
+        session = binding.session
+        publish(binding, 2)
+        await session.close()
+        opened = await core.harbour.restore(session.id, "load")
+        again = core.connect().bind(opened.session, opened.client_id, history=True)
+        publish(again, 1)
+        first = again.open_stream(core.carrier)
+        assert await take(first) == ["2:agent_message_chunk"]
+        assert await take(first) == ["4:agent_message_chunk", "replay_complete"]
+        assert await take(again.open_stream(core.carrier, 2)) == [
+            "3:session_closed",
+            "4:agent_message_chunk",
+            "replay_complete",
+        ]
+
+
 async def test_session_closed_is_written_before_the_stream_ends(autojump_clock: MockClock) -> None:
     """ACP-096, section 13 decision: whole frames, then the end, then the binding is gone."""
     async with acp_core() as core:
