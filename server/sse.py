@@ -31,6 +31,10 @@ SSE_HEADERS: Final[Mapping[str, str]] = {
     "X-Accel-Buffering": "no",
 }
 
+_LARGE: Final = 32 * 1024
+"""Bytes of a chunk after which everybody else gets a turn. A send may not wait, and a replay has many such chunks: without it
+nobody would hear meanwhile that its reader has gone, either."""
+
 Read = Callable[[], Awaitable[bytes | None]]
 
 
@@ -125,7 +129,7 @@ class SseBody(ResponseBody):
             self._ended = chunk is None
             if chunk:
                 await send(chunk)
-            else:
+            if not chunk or len(chunk) >= _LARGE:
                 await trio.lowlevel.checkpoint()
 
     def _heart(self, now: float) -> bytes:

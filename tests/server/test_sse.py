@@ -14,7 +14,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from server.application import Application
 from server.config import Config
 from server.ground import Ground
-from server.sse import event_stream
+from server.shutdown import Drain
+from server.sse import SseBody, event_stream
 from tests.support.asgi import Driver, drive
 from tests.support.serving import fake_engine
 
@@ -239,3 +240,30 @@ async def test_a_reader_that_takes_nothing_for_too_long_is_given_up(autojump_clo
             await stream.over.wait()
             assert trio.current_time() - before == pytest.approx(5.0)
         assert source.closed == 1
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_a_long_replay_lets_others_have_their_turn(gone: bool) -> None:
+    """What is sent without waiting stops neither other tasks nor the news that its reader has left."""
+    sent: list[bytes] = []
+    seen: list[int] = []
+
+    async def read() -> bytes | None:
+        return b"x" * 100_000 if len(sent) < 50 else None
+
+    async def send(chunk: bytes) -> None:
+        sent.append(chunk)
+
+    async def other() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            seen.append(len(sent))
+            if gone and sent:
+                nursery.cancel_scope.cancel()
+
+    body = SseBody(read, drain=Drain(), heartbeat=15.0, beat=b"", opening=b"")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        await body.pump(send)
+        nursery.cancel_scope.cancel()
+    assert len(sent) <= 3 if gone else len(set(seen)) > 25
