@@ -1,7 +1,8 @@
 """Ten thousand sessions: created, left idle, then all prompted once.
 
-`qwen serve` bounds what may wait to be written to its agent, and ends the agent with all its sessions when that is exceeded:
-with 7,000 sessions it lost nothing, with 10,000 those after the first 4,600 to 8,300 prompts.
+`qwen serve` bounds how many messages may wait to be written to its agent, and ends the agent with all its sessions when
+there are more. Prompted at full speed 7,000 sessions were kept; of 10,000 it lost those after the first 4,600 and 8,300
+prompts in two runs, and none in a third on a busier machine.
 """
 
 from __future__ import annotations
