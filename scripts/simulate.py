@@ -16,10 +16,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
+import attrs
 import structlog
 
 TRANSPORTS = ("rest", "acp-http", "acp-ws", "nnrp")
 CHUNK = 10
+CORRUPT = 0.3
+"""How many connections have a flipped byte, in each direction, with ``--corrupt``."""
 HEADER = "when\ttransport\tfirst seed\tlast seed\tcuts per run\tcuts\tprompts\tevents\tfindings\n"
 
 
@@ -29,16 +32,23 @@ def quiet() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
-def run_chunk(transport: str, first: int, last: int, cuts: int) -> dict[str, Any]:
-    """Run the seeds first..last (inclusive) and sum up."""
-    from server.testing.nnrp_storm import run_nnrp_storm
+def run_chunk(transport: str, first: int, last: int, cuts: int, corrupt: bool = False) -> dict[str, Any]:
+    """Run the seeds first..last (inclusive) and sum up. ``corrupt``: bytes are flipped, too, and less is asked of the outcome."""
+    from server.testing.faults import Weather
+    from server.testing.nnrp_storm import nnrp_weather, run_nnrp_storm
     from server.testing.storm import run_storm
 
     total: dict[str, Any] = {"transport": transport, "first": first, "last": last, "cuts": 0, "prompts": 0, "events": 0}
     bad = []
     for seed in range(first, last + 1):
         try:
-            report = run_nnrp_storm(seed, cuts=cuts) if transport == "nnrp" else run_storm(seed, transport, cuts=cuts)
+            weather = nnrp_weather(seed) if transport == "nnrp" else Weather()
+            if corrupt:
+                weather = attrs.evolve(weather, corrupt=CORRUPT)
+            if transport == "nnrp":
+                report = run_nnrp_storm(seed, cuts=cuts, weather=weather)
+            else:
+                report = run_storm(seed, transport, cuts=cuts, weather=weather)
         except Exception as crash:  # a finding like any other: the seeds behind it are run all the same
             bad.append((seed, (describe(crash),)))
             continue
@@ -63,6 +73,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--transport", choices=TRANSPORTS, action="append", help="default: all, in turn")
     parser.add_argument("--cuts", type=int, default=100, help="cuts per run (default 100)")
+    parser.add_argument("--corrupt", action="store_true", help="flip bytes as well, and ask for less")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/simulation.tsv"))
     options = parser.parse_args()
@@ -76,13 +87,13 @@ def main() -> int:
     until = time.monotonic() + options.minutes * 60
     found = cuts = 0
     with ProcessPoolExecutor(options.jobs, initializer=quiet) as pool:
-        waiting = {pool.submit(run_chunk, *each, options.cuts) for each in work[: options.jobs]}
+        waiting = {pool.submit(run_chunk, *each, options.cuts, options.corrupt) for each in work[: options.jobs]}
         del work[: options.jobs]
         while waiting:
             done = next(as_completed(waiting))
             waiting.discard(done)
             if work and time.monotonic() < until:
-                waiting.add(pool.submit(run_chunk, *work.pop(0), options.cuts))
+                waiting.add(pool.submit(run_chunk, *work.pop(0), options.cuts, options.corrupt))
             total = done.result()
             cuts += total["cuts"]
             found += len(total["bad"])
@@ -91,7 +102,7 @@ def main() -> int:
                 print(f"seed {seed} {total['transport']}: {findings[0]} (+{len(findings) - 1} more)")
                 print(
                     f"  replay: python -m scripts.simulate --seeds {seed}:{seed + 1} --transport {total['transport']}"
-                    f" --cuts {options.cuts} --results /dev/null"
+                    f" --cuts {options.cuts}{' --corrupt' * options.corrupt} --results /dev/null"
                 )
     print(f"{cuts} cuts, {found} runs with findings")
     return 1 if found else 0

@@ -46,7 +46,7 @@ class Result(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def data(self) -> bytes:
-        """The payloads joined, without the hints that token chunks may begin with."""
+        """The payloads joined, without the hints that token chunks may begin with. Raises ``NnrpError`` for a malformed hint."""
         return b"".join(bytes(each.text) for each in self._chunks())
 
     @property

@@ -56,8 +56,9 @@ class LinkFaults:
     """Seconds until the connection stands; draws that differ reorder whole connections."""
     piece: int = 65536
     """Most bytes that arrive at once: 1 drips."""
+    corrupt_up: float = math.inf
     corrupt_down: float = math.inf
-    """The byte at this position of the downward direction arrives flipped."""
+    """The byte at this position of the direction arrives flipped."""
     refuse: bool = False
     """The dial fails."""
     duplicate: bool = False
@@ -80,6 +81,7 @@ class Weather:
     refuse: float = 0.05
     drip: float = 0.05
     corrupt: float = 0.0
+    """In each direction. A byte that arrives flipped is rare behind TCP's checksum, and may change what was said unnoticed."""
     duplicate: float = 0.0
     latency: float = 0.02
 
@@ -120,6 +122,8 @@ class FaultPlan:
         )
         if rng.random() < weather.corrupt:
             calm = attrs.evolve(calm, corrupt_down=self._bytes())
+        if weather.corrupt and rng.random() < weather.corrupt:
+            calm = attrs.evolve(calm, corrupt_up=self._bytes())
         if rng.random() >= weather.cut:
             # Spared for now: nothing lasts in a storm, or one lucky connection would end it.
             return attrs.evolve(calm, cut=Cut.RESET, cut_at=rng.expovariate(1 / (20 * weather.mean_seconds)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import socket
 from collections import deque
@@ -231,7 +230,7 @@ class Link:
         self._trace = trace
         self._ends = 2
         peer = ("127.0.0.1", 32768 + number % 28000)
-        self.up = _Direction(self, faults, faults.cut_up, math.inf, "up")
+        self.up = _Direction(self, faults, faults.cut_up, faults.corrupt_up, "up")
         self.down = _Direction(self, faults, faults.cut_down, faults.corrupt_down, "down")
         self.client = LinkStream(self, self.up, self.down, _Address(peer, server_address))
         self.server = LinkStream(self, self.down, self.up, _Address(server_address, peer))

@@ -42,6 +42,8 @@ LONGEST: Final = 7200.0
 """Seconds of virtual time a run may take before it counts as hanging."""
 SETTLE: Final = 4000.0
 """Seconds after the client has gone: longer than every window and idle limit."""
+PATIENCE: Final = 60.0
+"""Seconds an operation is waited for where bytes are flipped."""
 FAR: Final = 300
 """Events by which the follower may be behind: the others then wait for it, or a stalled minute of theirs would be most of the work."""
 
@@ -81,6 +83,8 @@ class NnrpStorm:
     policy: ServingPolicy | None = None
     limits: Limits | None = None
     findings: Findings = attrs.field(factory=Findings, init=False)
+    claims: Findings = attrs.field(factory=Findings, init=False)
+    """What must hold where bytes arrive as they were sent: findings too, unless the weather flips some."""
     operations: int = attrs.field(default=0, init=False)
     completed: int = attrs.field(default=0, init=False)
     unanswered: int = attrs.field(default=0, init=False)
@@ -109,14 +113,18 @@ class NnrpStorm:
             with trio.move_on_after(LONGEST) as limit:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._others, world, shared, random.Random(rng.getrandbits(64)))
+                    if self.weather.corrupt:
+                        nursery.start_soon(self._bystander, world)
                     await self._client(world, shared, rng)
                     nursery.cancel_scope.cancel()
             self.findings.expect(not limit.cancelled_caught, f"hung: not over after {LONGEST:g} s of virtual time")
             await trio.sleep(SETTLE)
             self._after(world, living)
             self._check_shared(shared)
-            check_prompts(self.findings, world.agent.ran, [shared])
-            check_nnrp_wire(self.findings, recorder)
+            check_prompts(self.findings, () if self.weather.corrupt else world.agent.ran, [shared])
+            if not self.weather.corrupt:
+                check_nnrp_wire(self.findings, recorder)
+                self.findings.extend(self.claims)
             return StormReport(
                 self.seed,
                 "nnrp",
@@ -174,7 +182,7 @@ class NnrpStorm:
             session.cancel()
         except NnrpClientError as because:
             lost = isinstance(because, NnrpConnectionLost)
-            self.findings.expect(lost, f"session {session.session_id} was given up: {because}")
+            self.claims.expect(lost, f"session {session.session_id} was given up: {because}")
 
     async def _open_echo(self, connection: NnrpConnection, rng: random.Random) -> NnrpSession:
         return await connection.open_session(
@@ -260,10 +268,10 @@ class NnrpStorm:
         except (NnrpClientError, NnrpLocalError) as refused:
             # Its parent may have ended, and been forgotten, while it waited for credit.
             ending = session.over or session in self._closed or bool(parent)
-            self.findings.expect(ending, f"operation {number} was refused in a session that goes on: {refused!r}")
+            self.claims.expect(ending, f"operation {number} was refused in a session that goes on: {refused!r}")
             return
         except trio.TooSlowError:
-            self.findings.append(f"operation {number} waited for its turn for 300 s")
+            self.claims.append(f"operation {number} waited for its turn for 300 s")
             return
         live.add(submission.operation_id)
         async with trio.open_nursery() as nursery:
@@ -274,10 +282,8 @@ class NnrpStorm:
         live.discard(submission.operation_id)
         if failure is None:
             self.completed += 1
-            self.findings.expect(not fails, f"operation {number} was to fail and completed")
-            self.findings.expect(
-                data == payload, f"operation {number} came back as {data[:60]!r}, not {payload[:60]!r}"
-            )
+            self.claims.expect(not fails, f"operation {number} was to fail and completed")
+            self.claims.expect(data == payload, f"operation {number} came back as {data[:60]!r}, not {payload[:60]!r}")
         else:
             # Its parent may have ended, and been forgotten, on the way.
             self._judge(session, submission, failure, fails or bool(parent), f"operation {number}")
@@ -286,16 +292,22 @@ class NnrpStorm:
         self, submission: Submission, name: str, self_ids: list[int] | None
     ) -> tuple[bytes, NnrpClientError | None]:
         data, last = b"", 0
-        try:
-            async for result in submission:
-                data += result.data
-                self.findings.expect(result.event_id > last, f"{name}: event {result.event_id} came after {last}")
-                last = result.event_id
-                if self_ids is not None:
-                    self_ids.append(last)
-        except NnrpClientError as failure:
-            return data, failure
-        return data, None
+        # A flipped byte may have given the result to another operation.
+        with trio.move_on_after(PATIENCE if self.weather.corrupt else math.inf):
+            try:
+                async for result in submission:
+                    data += result.data
+                    self.claims.expect(result.event_id > last, f"{name}: event {result.event_id} came after {last}")
+                    last = result.event_id
+                    if self_ids is not None:
+                        self_ids.append(last)
+            except NnrpClientError as failure:
+                return data, failure
+            except NnrpError as unreadable:
+                self.claims.append(f"{name}: {unreadable}")
+                return data, NnrpResultsLost(str(unreadable))
+            return data, None
+        return data, NnrpResultsLost("nothing came")
 
     def _judge(
         self, session: NnrpSession, submission: Submission, failure: NnrpClientError, fails: bool, name: str
@@ -306,11 +318,11 @@ class NnrpStorm:
         elif not isinstance(failure, NnrpOperationEnded):
             self.unanswered += 1
             allowed = session.over or isinstance(failure, NnrpResultsLost)
-            self.findings.expect(allowed, f"{name} was given up in a session that goes on: {failure!r}")
+            self.claims.expect(allowed, f"{name} was given up in a session that goes on: {failure!r}")
         elif failure.state is OperationState.CANCELLED:
-            self.findings.expect(submission in self._asked, f"{name} was cancelled, and nobody has asked for that")
+            self.claims.expect(submission in self._asked, f"{name} was cancelled, and nobody has asked for that")
         else:
-            self.findings.expect(
+            self.claims.expect(
                 fails and failure.state is OperationState.FAILED, f"{name} ended as {failure.state.name.lower()}"
             )
         self._asked.discard(submission)
@@ -331,7 +343,7 @@ class NnrpStorm:
         try:
             submission = await session.submit(turn.words().encode())
         except (NnrpClientError, NnrpLocalError):
-            self.findings.expect(session.over, f"{turn.name} was refused in a session that goes on")
+            self.claims.expect(session.over, f"{turn.name} was refused in a session that goes on")
             return
         if rng.random() < 0.2:
             await trio.sleep(rng.random() / 5)
@@ -341,7 +353,7 @@ class NnrpStorm:
         if failure is None:
             self.completed += 1
             said = "".join(turn.text(number) for number in range(turn.chunks)).encode()
-            self.findings.expect(data == said and not turn.fail, f"{turn.name} said {data[:80]!r}")
+            self.claims.expect(data == said and not turn.fail, f"{turn.name} said {data[:80]!r}")
         else:
             self._judge(session, submission, failure, turn.fail, turn.name)
 
@@ -368,6 +380,21 @@ class NnrpStorm:
                 self._cursor = max(self._cursor, session.last_event_id)
 
     # The others
+
+    async def _bystander(self, world: NnrpWorld) -> None:
+        """Somebody whose bytes nobody touches notices nothing."""
+        async with world.client(connect=world.network.connect_in_calm) as connection:
+            session = await connection.open_session(resumable=True, deadline_ms=ECHO_DEADLINE_MS)
+            number = 0
+            while True:
+                number += 1
+                payload = b"partial=3;sleep=5;beside %d" % number
+                with trio.move_on_after(60) as patience:
+                    submission = await session.submit(payload)
+                    data, failure = await self._consume(submission, f"beside {number}", None)
+                    self.findings.expect(data == payload and failure is None, f"beside {number}: {data!r}, {failure!r}")
+                self.findings.expect(not patience.cancelled_caught, f"beside {number} was not answered")
+                await trio.sleep(1)
 
     async def _others(self, world: NnrpWorld, shared: Session, rng: random.Random) -> None:
         """Prompts of another wire in the shared session."""
@@ -413,7 +440,7 @@ class NnrpStorm:
             if session.over or not (ahead or len(shared.operations) or shared.prompts.count):
                 return
             await trio.sleep(0.5)
-        self.findings.append(f"the follower stopped at {session.last_event_id} of {shared.ring.head}")
+        self.claims.append(f"the follower stopped at {session.last_event_id} of {shared.ring.head}")
 
     def _check_credit(self, world: NnrpWorld, connection: NnrpConnection, sessions: list[NnrpSession]) -> None:
         """Everything has ended: no window holds anything, on neither side."""
@@ -421,29 +448,29 @@ class NnrpStorm:
             return
         for session in [each for each in sessions if not each.over]:
             left = (session.in_flight, session.machine.window.in_flight)
-            self.findings.expect(left == (0, 0), f"session {session.session_id} still counts {left} at the client")
+            self.claims.expect(left == (0, 0), f"session {session.session_id} still counts {left} at the client")
 
     def _check_connection(self, world: NnrpWorld, connection: NnrpConnection) -> None:
         if connection.machine is None or not self._clear(world):
             return
-        self.findings.expect(not len(connection.credit), f"{len(connection.credit)} submits still wait for credit")
+        self.claims.expect(not len(connection.credit), f"{len(connection.credit)} submits still wait for credit")
         left = connection.machine.window.in_flight
-        self.findings.expect(left == 0, f"the client's connection still counts {left} operations")
+        self.claims.expect(left == 0, f"the client's connection still counts {left} operations")
 
     def _check_shared(self, shared: Session) -> None:
         """Every event of the others' prompts once, unless a gap was told; none both as own and as somebody else's."""
         counts = Counter(self.shown)
         twice = sorted(number for number, count in counts.items() if count > 1)
-        self.findings.expect(not twice, f"shown twice: {twice[:10]}")
+        self.claims.expect(not twice, f"shown twice: {twice[:10]}")
         both = sorted(set(self.own) & set(self.shown))
-        self.findings.expect(not both, f"shown as own and as others': {both[:10]}")
+        self.claims.expect(not both, f"shown as own and as others': {both[:10]}")
         again = sorted(number for number, count in Counter(self.own).items() if count > 1)
-        self.findings.expect(not again, f"own results shown twice: {again[:10]}")
+        self.claims.expect(not again, f"own results shown twice: {again[:10]}")
         events = shared.ring.read(0, shared.ring.head)
         first = min(self.shown, default=self._cursor)
         known = [each.id for each in events if each.originator is None and first <= each.id <= self._cursor]
         missing = [number for number in known if number not in counts]
-        self.findings.expect(bool(self.gaps) or not missing, f"never shown, and no gap was told: {missing[:10]}")
+        self.claims.expect(bool(self.gaps) or not missing, f"never shown, and no gap was told: {missing[:10]}")
 
     def _after(self, world: NnrpWorld, living: Counter[str]) -> None:
         """Nothing is left of the client: no session, operation, connection, queued byte or task."""

@@ -48,7 +48,8 @@ class NnrpWorld:
         """A real client whose connections go through this world's network. Raises as `client.nnrp.open_nnrp` does."""
         options.setdefault("reconnect", ReconnectPolicy(base=0.2, maximum=3.0, give_up_after=100.0))
         options.setdefault("random", random.Random(self.rng.getrandbits(64)))
-        return open_nnrp("tcp://127.0.0.1:4171", NnrpOptions(connect=self.network.connect, **options))
+        options.setdefault("connect", self.network.connect)
+        return open_nnrp("tcp://127.0.0.1:4171", NnrpOptions(**options))
 
     def ticket(self, session: Session) -> NnrpTicket:
         """What ``POST /session/:id/nnrp-token`` gives out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from typing import Any, Final
@@ -16,6 +17,7 @@ from client import (
     DaemonSessionClient,
     DaemonTurnError,
     JsonRpcError,
+    SessionRequest,
     TransportKind,
 )
 from client import Event as ClientEvent
@@ -31,6 +33,8 @@ __all__ = ["Storm", "StormReport", "run_storm"]
 
 LONGEST: Final = 3600.0
 """Seconds of virtual time a run may take before it counts as hanging."""
+PATIENCE: Final = 60.0
+"""Seconds a prompt is waited for where bytes are flipped."""
 HOUSEKEEPING: Final = Counter({"server.routes.acp.registry.Registry._sweep": 1})
 """Tasks that start with the first use of a surface and stay as long as the server."""
 SETTLE: Final = 4000.0
@@ -75,17 +79,21 @@ class Storm:
     weather: Weather
     config: Config | None = None
     findings: Findings = attrs.field(factory=Findings, init=False)
+    claims: Findings = attrs.field(factory=Findings, init=False)
+    """What must hold where bytes arrive as they were sent: findings too, unless the weather flips some."""
     unanswered: int = attrs.field(default=0, init=False)
     answered: int = attrs.field(default=0, init=False)
     _names: int = attrs.field(default=0, init=False)
     _followed: str = attrs.field(default="", init=False)
+    _beside: str = attrs.field(default="", init=False)
     _head: int = attrs.field(default=0, init=False)
     """The ring's head when the reader left."""
 
     async def run(self) -> StormReport:
         rng = random.Random(self.seed * 7919 + 1)
         agent = ScriptedAgent(random.Random(rng.getrandbits(64)))
-        transcript = Transcript(self.findings)
+        transcript = Transcript(self.claims)
+        beside = Transcript(self.findings, "bystander")
         async with open_world(
             self.seed, runner=agent, weather=self.weather, cuts=self.cuts, config=self.config
         ) as world:
@@ -94,16 +102,29 @@ class Storm:
                 world.network.recorder = recorder.note
             living = Counter(task_names())
             with trio.move_on_after(LONGEST) as limit:
-                await self._client(world, rng, transcript)
+                async with trio.open_nursery() as nursery:
+                    if self.weather.corrupt:
+                        nursery.start_soon(self._bystander, world, beside)
+                    await self._client(world, rng, transcript)
+                    nursery.cancel_scope.cancel()
             self.findings.expect(not limit.cancelled_caught, f"hung: not over after {LONGEST:g} s of virtual time")
             known = [*world.harbour.sessions, *world.harbour.archived]
             await trio.sleep(SETTLE)
+            if self.weather.corrupt:
+                # A question that has reached nobody waits for its answer, and keeps its session in use.
+                for session in list(world.harbour.sessions):
+                    await session.close()
+                await trio.sleep(SETTLE)
             self._after(world, living)
             for session in known:
-                if session.id == self._followed:
+                if session.id == self._beside:
+                    check_transcript(self.findings, beside, session, beside.last)
+                if session.id == self._followed and not self.weather.corrupt:
                     check_transcript(self.findings, transcript, session, self._head)
                     check_acp_replies(self.findings, recorder, session)
-            check_prompts(self.findings, agent.ran, known)
+            check_prompts(self.findings, () if self.weather.corrupt else agent.ran, known)
+            if not self.weather.corrupt:
+                self.findings.extend(self.claims)
             return StormReport(
                 self.seed,
                 self.transport.value,
@@ -130,6 +151,33 @@ class Storm:
                 await self._catch_up(world, session, transcript)
                 self._followed, self._head = session.session_id, transcript.last
                 nursery.cancel_scope.cancel()
+
+    async def _bystander(self, world: World, transcript: Transcript) -> None:
+        """Somebody whose bytes nobody touches notices nothing."""
+        calm = world.network.connect_in_calm
+        async with world.client(self.transport, connect=calm, default_vote=None) as client:
+            session = await DaemonSessionClient.create_or_attach(client, SessionRequest(scope="thread"))
+            self._beside = session.session_id
+            async with session, trio.open_nursery() as nursery:
+                reading = trio.Event()
+                nursery.start_soon(self._follow, session, transcript, reading)
+                await reading.wait()
+                number = 0
+                while True:
+                    number += 1
+                    with trio.move_on_after(60) as patience:
+                        result = await session.prompt(Turn(f"b{number}", chunks=3, size=20, pause=0.02).words())
+                        self.findings.expect(
+                            result.stop_reason == "end_turn", f"b{number} ended as {result.stop_reason}"
+                        )
+                    self.findings.expect(not patience.cancelled_caught, f"b{number} was not answered")
+                    await trio.sleep(1)
+
+    async def _follow(self, session: DaemonSessionClient, transcript: Transcript, reading: trio.Event) -> None:
+        async with session.events(cursor=transcript.last) as events:
+            reading.set()
+            async for event in events:
+                transcript.note(event)
 
     async def _create(self, world: World, client: DaemonClient) -> DaemonSessionClient:
         """A create whose answer is lost leaves a session behind (reaped as idle) that nobody reads: so only a few tries are
@@ -164,7 +212,8 @@ class Storm:
                         if event.type == "permission_request":
                             await self._vote(session, event, rng)
             except DaemonError as problem:
-                self.findings.append(f"the event stream was given up: {problem!r}")
+                self.claims.append(f"the event stream was given up: {problem!r}")
+                reading.set()
                 return
 
     async def _vote(self, session: DaemonSessionClient, event: ClientEvent, rng: random.Random) -> None:
@@ -184,7 +233,9 @@ class Storm:
         plan = world.network.plan
         assert plan is not None
         while not plan.clear(trio.current_time()):
-            await self._prompt(session, rng)
+            # A flipped byte may have given the answer, or the question before it, to nobody.
+            with trio.move_on_after(PATIENCE if self.weather.corrupt else math.inf):
+                await self._prompt(session, rng)
             await trio.sleep(rng.random())
 
     async def _prompt(self, session: DaemonSessionClient, rng: random.Random) -> None:
@@ -205,17 +256,17 @@ class Storm:
                 self.unanswered += 1
                 return
             self.answered += 1
-            self.findings.expect(turn.fail, f"{turn.name} was told it failed: {problem!r}")
+            self.claims.expect(turn.fail, f"{turn.name} was told it failed: {problem!r}")
         except DaemonError:
             self.unanswered += 1
         else:
             self.answered += 1
             # A client that was away for longer than the grace finds its turn cancelled, also one that was about to fail.
-            self.findings.expect(
+            self.claims.expect(
                 not turn.fail or result.stop_reason == "cancelled",
                 f"{turn.name} was to fail and was told {result.stop_reason}",
             )
-            self.findings.expect(
+            self.claims.expect(
                 result.stop_reason in ("end_turn", "cancelled"), f"{turn.name} ended with {result.stop_reason}"
             )
 
@@ -226,13 +277,13 @@ class Storm:
             try:
                 served = world.harbour.find(session.session_id)
             except Exception as problem:
-                self.findings.append(f"the session is gone while its client follows it: {problem}")
+                self.claims.append(f"the session is gone while its client follows it: {problem}")
                 return
             if transcript.last >= served.ring.head and not len(served.operations):
                 return
             await trio.sleep(0.5)
         head = served.ring.head if served is not None else 0
-        self.findings.append(f"the reader stopped at {transcript.last} of {head}")
+        self.claims.append(f"the reader stopped at {transcript.last} of {head}")
 
     def _after(self, world: World, living: Counter[str]) -> None:
         """Nothing is left of the client: no slot, no subscriber, no connection, no task."""

@@ -48,11 +48,11 @@ class World:
     def client(self, transport: TransportKind | str = TransportKind.REST, **options: Any) -> DaemonClient:
         """A real client whose connections go through this world's network. Close it before the world ends."""
         options.setdefault("reconnect", ReconnectPolicy(base=0.5, maximum=3.0, give_up_after=300.0))
+        options.setdefault("connect", self.network.connect)
         return DaemonClient(
             BASE_URL,
             nursery=self.nursery,
             transport=transport,
-            connect=self.network.connect,
             rng=random.Random(self.rng.getrandbits(64)),
             **options,
         )

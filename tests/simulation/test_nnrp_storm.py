@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -25,7 +26,7 @@ from server.nnrp.following import Follower
 from server.nnrp.journal import Entry, Journal
 from server.nnrp.registry import Registry
 from server.nnrp.session import ServedSession
-from server.testing.nnrp_storm import run_nnrp_storm
+from server.testing.nnrp_storm import nnrp_weather, run_nnrp_storm
 from server.testing.nnrp_world import open_nnrp_world
 from sessions import Event, Limits, PromptRequest
 from sessions.errors import SessionNotFound
@@ -57,6 +58,14 @@ def test_a_small_ring_says_what_is_gone() -> None:
     ]
     assert [each.findings for each in reports] == [()] * 2
     assert sum(each.gaps for each in reports) > 0
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_flipped_bytes_cost_the_hit_connection_at_most(seed: int) -> None:
+    """Issue 5, Bad input: the process survives, nothing hangs and nothing is left, and another connection notices nothing."""
+    report = run_nnrp_storm(seed, cuts=30, weather=attrs.evolve(nnrp_weather(seed), corrupt=0.3))
+    assert report.findings == ()
+    assert report.cuts >= 30
 
 
 def test_a_seed_replays_to_the_byte() -> None:

@@ -42,6 +42,14 @@ def test_a_small_ring_says_what_is_gone(seed: int) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+def test_flipped_bytes_cost_the_hit_connection_at_most(transport: str) -> None:
+    """The process survives, nothing hangs and nothing is left, and who has another connection notices nothing."""
+    report = run_storm(0, transport, cuts=30, weather=Weather(corrupt=0.3))
+    assert report.findings == ()
+    assert report.cuts >= 30
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_seed_replays_to_the_byte(transport: str) -> None:
     first, second, other = (run_storm(seed, transport, cuts=15) for seed in (11, 11, 12))
     assert first == second
