@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hmac
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import trio
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["open_session", "take_over", "tell_gap"]
 
+FORMER_TOKENS: Final = 4
+"""Of one session: a client that loses more answers in a row and hears one of them too late begins anew."""
 _NO_WATERMARK = (0, 0)
 _WAS_LOWERED = int(SessionFlagsAck.PRIORITY_DOWNGRADED)
 _LOWERED = OpenVerdict(priority=PriorityClass.BALANCED)
@@ -144,7 +146,7 @@ def _decide_resume(
 
 def _resumable(held: ServedSession, presented: bytes) -> Resumable:
     terms = held.machine.terms
-    former = held.doubt is not None and hmac.compare_digest(held.doubt.token, presented)
+    former = held.doubt is not None and any(hmac.compare_digest(each, presented) for each in held.doubt.tokens)
     return Resumable(
         held.machine.session_id,
         presented if former else held.token,
@@ -178,11 +180,12 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     machine = link.machine.answer_open(decision, resume_token=token, carried=carried)
     assert machine is not None
     take_over(link, held, machine)
+    former = _former_tokens(held, used)
     service.registry.enter(held, token)
     asked = link.machine.dialect is Dialect.NATIVE
     if asked:
         link.machine.send_ping()  # a client that only waits says by its PONG that it has the new token
-    link.doubt(held, Doubt(used, link.machine.pings if asked else 0, trio.current_time()))
+    link.doubt(held, Doubt(former, link.machine.pings if asked else 0, trio.current_time()))
     link.flush()
     announce_schemas(link, machine)
     if plan.first_available is not None:
@@ -201,6 +204,14 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
         operations=len(carried),
         redelivered=len(again),
     )
+
+
+def _former_tokens(held: ServedSession, used: bytes) -> tuple[bytes, ...]:
+    """Which tokens the client may hold while nothing shows that it has the one to come."""
+    if held.doubt is None or held.token is None or held.token == used:
+        return (used,)
+    later = [each for each in (held.token, *held.doubt.tokens) if each != used]
+    return (used, *later)[:FORMER_TOKENS]
 
 
 def take_over(link: Link, held: ServedSession, machine: Session) -> None:

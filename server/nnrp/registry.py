@@ -57,12 +57,13 @@ class Registry:
     def keep_former(self, session: ServedSession, doubt: Doubt) -> None:
         """The session was resumed: until its client is known to have the new token, the one it came with may be good again."""
         session.doubt = doubt
-        self._by_digest[_digest(doubt.token)] = session
+        self._by_digest.update(dict.fromkeys(map(_digest, doubt.tokens), session))
 
     def settle_doubt(self, session: ServedSession) -> None:
-        """The client has its new token; the former one is used up."""
+        """The client has its new token; the former ones are used up."""
         if session.doubt is not None:
-            self._by_digest.pop(_digest(session.doubt.token), None)
+            for token in session.doubt.tokens:
+                self._by_digest.pop(_digest(token), None)
             session.doubt = None
 
     def find(self, token: bytes | None) -> ServedSession | None:

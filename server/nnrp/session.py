@@ -35,8 +35,9 @@ SILENCE: Final = 2.0
 class Doubt:
     """A resume whose answer may not have arrived."""
 
-    token: bytes
-    """The one it was asked for with."""
+    tokens: tuple[bytes, ...]
+    """The one it was asked for with, and, where that was a former one, those after it: the request may have been under way for
+    long, and the client have the answer to a later one."""
     ping: int
     """Which PING of its connection stands behind the answer; 0 where the client's dialect reads none."""
     since: float

@@ -288,6 +288,25 @@ async def test_what_is_heard_of_one_session_says_nothing_of_another() -> None:
             assert ack(answer).session_status is SessionStatus.RESUMED
 
 
+async def test_a_request_that_comes_late_does_not_cost_the_token_given_since() -> None:
+    """13.7 item 5: a resume was under way on a lost connection, and is read behind a later one, whose answer has arrived."""
+    async with serving_nnrp() as served:
+        async with lost(served) as peer:
+            first = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+        tokens = []
+        for _ in range(2):
+            async with lost(served) as peer:
+                peer.answers = False
+                tokens.append(token_of(await peer.open(RESUMABLE, token=first, features=ALL_FEATURES)))
+                reset(peer)
+        async with served.peer() as peer:
+            answer = await peer.open(RESUMABLE, token=tokens[0], features=ALL_FEATURES)
+            assert ack(answer).session_status is SessionStatus.RESUMED
+            await peer.submit(1, b"one", session_id=5)
+            await peer.receive(MessageType.RESULT_PUSH)
+            assert len(served.service.registry) == 1
+
+
 async def test_a_half_dead_connection_that_was_resumed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """13.7: the same where nobody has noticed the loss; a token that comes again at once is a replay all the same."""
     async with serving_nnrp() as served:
