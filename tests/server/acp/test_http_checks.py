@@ -231,6 +231,49 @@ async def test_connection_cap(autojump_clock: MockClock) -> None:
         assert len({client.connection_id for client in clients}) == 64
 
 
+@pytest.mark.parametrize("sign", ["request", "notification", "refused GET", "heartbeats", "nothing"])
+async def test_signs_of_life(sign: str, autojump_clock: MockClock) -> None:
+    """ACP-151, ACP-152: every request that names the connection, and every heartbeat on one of its streams; else it is
+    destroyed after 30 min."""
+    async with acp_place() as place, trio.open_nursery() as nursery:
+        client = await place.connect()
+        if sign == "heartbeats":
+            nursery.start_soon(listen_for_ever, client)
+        for _ in range(5):
+            await trio.sleep(20 * 60)
+            if sign == "request":
+                await client.call("authenticate", {})
+            elif sign == "notification":
+                await client.notify("nothing")
+            elif sign == "refused GET":
+                await client.try_listen(UNKNOWN)
+        reply = await client.post(LIST)
+        assert reply.status == (404 if sign == "nothing" else 202)
+        nursery.cancel_scope.cancel()
+
+
+async def listen_for_ever(client: AcpClient) -> None:
+    async with client.listen() as feed:
+        await feed.rest()
+
+
+async def test_graces_are_configured_in_milliseconds(autojump_clock: MockClock) -> None:
+    """ACP-140, ACP-150: the session's and the connection's."""
+    async with acp_place(session_grace_ms=30_000, connection_grace_ms=50_000) as place:
+        client = await place.connect()
+        session_id = await client.new_session()
+        async with client.listen(), client.listen(session_id):
+            await trio.sleep(1)
+        await trio.sleep(29.99)
+        assert len(place.session(session_id).clients) == 1
+        await trio.sleep(0.02)
+        assert (await client.try_listen(session_id)).status == 403
+        await trio.sleep(19.98)
+        assert (await client.post(LIST)).status == 202
+        await trio.sleep(0.02)
+        assert (await client.post(LIST)).status == 404
+
+
 async def test_no_cap(autojump_clock: MockClock) -> None:
     """ACP-063: 0 is unlimited."""
     async with acp_place(max_acp_connections=0) as place:

@@ -854,6 +854,18 @@ async def test_a_connection_destroyed_while_its_session_starts(autojump_clock: M
         assert all(session.closed for session in place.runner.sessions)
 
 
+async def test_a_session_its_client_never_heard_of(autojump_clock: MockClock) -> None:
+    """ACP-120: it is there, and its reply waits for a stream; the connection ends first, and it goes with it."""
+    async with acp_place() as place:
+        client = await place.connect()
+        await client.call("session/new", {})
+        await wait_all_tasks_blocked()
+        assert len(place.harbour.sessions) == 1
+        await client.delete()
+        await wait_all_tasks_blocked()
+        assert place.harbour.sessions == []
+
+
 async def test_a_result_that_cannot_be_sent(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """ACP-221."""
 
