@@ -30,7 +30,7 @@ from server.routes.acp.registry import Registry, TooManyConnections
 from server.routes.acp.streams import Carrier, OutStream
 from server.routes.acp.translate import SSE
 from server.routes.body import json_response
-from server.routes.cursor import read_cursor
+from server.routes.cursor import read_cursor, sole
 from server.sse import event_stream
 
 __all__ = ["affinity", "is_local", "register"]
@@ -83,7 +83,7 @@ def register(routes: Blueprint, ground: Ground, registry: Registry, dispatcher: 
     @routes.delete("/acp", provide_automatic_options=False)
     async def delete() -> Response:  # noqa: ASYNC124  # as above
         """ACP-080, ACP-081."""
-        connection_id = request.headers.get(CONNECTION_ID_HEADER)
+        connection_id = sole(request.headers, CONNECTION_ID_HEADER)
         if not connection_id:
             return json_response({"error": _MISSING}, 400)
         connection = _find(registry, connection_id)
@@ -140,7 +140,7 @@ class _Post:
 
     def _accept(self, message: Request | Notification | RpcResponse) -> Response:
         about = message.id if isinstance(message, Request) else None
-        connection_id = request.headers.get(CONNECTION_ID_HEADER)
+        connection_id = sole(request.headers, CONNECTION_ID_HEADER)
         if not connection_id:
             return _rpc_error(400, about, RpcCode.INVALID_REQUEST, _MISSING)
         connection = _find(self._registry, connection_id)
@@ -150,7 +150,7 @@ class _Post:
         return _accepted()
 
     def _dispatch_after_answer(self, connection: AcpConnection, message: Request | Notification | RpcResponse) -> None:
-        header_session = request.headers.get(SESSION_ID_HEADER)
+        header_session = sole(request.headers, SESSION_ID_HEADER)
         sends = connection_of(request.scope)
         done = False
 
@@ -209,13 +209,13 @@ class _Get:
     def answer(self) -> Response:
         if "text/event-stream" not in request.headers.get("Accept", "").lower():
             return json_response(_WRONG_ACCEPT, 406)
-        connection_id = request.headers.get(CONNECTION_ID_HEADER)
+        connection_id = sole(request.headers, CONNECTION_ID_HEADER)
         if not connection_id:
             return json_response({"error": _MISSING}, 400)
         connection = _find(self._registry, connection_id)
         if connection is None:
             return json_response({"error": _UNKNOWN}, 404)
-        session_id = request.headers.get(SESSION_ID_HEADER)
+        session_id = sole(request.headers, SESSION_ID_HEADER)
         if not session_id:
             return self._stream(connection.open_stream(self._carrier()), {})
         binding = connection.owned(session_id)

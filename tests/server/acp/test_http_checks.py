@@ -103,6 +103,29 @@ async def test_get_and_delete_refusals(autojump_clock: MockClock) -> None:
         assert await get(client) == (404, {"error": "Unknown Acp-Connection-Id"})
 
 
+async def test_headers_that_occur_twice(autojump_clock: MockClock) -> None:
+    """ACP-047, ACP-072, ACP-073, ACP-111, ACP-112: one of two values must not be picked; together they name nothing."""
+    async with acp_place() as place:
+        client, other = await place.connect(), await place.connect()
+        session_id = await client.new_session()
+        twice = [*client.headers(), *other.headers()]
+        body = msgspec.json.encode(LIST)
+        reply = await place.driver.request(
+            "POST", "/acp", body=body, headers=[*twice, ("Content-Type", "application/json")]
+        )
+        assert (reply.status, reply.json()) == (404, rpc_error(7, "Unknown Acp-Connection-Id"))
+        accept = ("Accept", "text/event-stream")
+        assert (await place.driver.request("GET", "/acp", headers=[*twice, accept])).status == 404
+        assert (await place.driver.request("DELETE", "/acp", headers=twice)).status == 202
+        sessions = [*client.headers(session_id), ("Acp-Session-Id", UNKNOWN), accept]
+        assert (await place.driver.request("GET", "/acp", headers=sessions)).status == 403
+        cursors = [*client.headers(session_id), ("Last-Event-ID", "0"), ("Last-Event-ID", "1"), accept]
+        async with place.driver.stream("GET", "/acp", headers=cursors) as stream:
+            assert (await stream.head()).status == 200
+            assert await stream.read() == b"retry: 3000\n\n"
+            assert await stream.read() == b": hb\n\n"
+
+
 @pytest.mark.parametrize("verb", ["PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "CONNECT"])
 async def test_other_verbs(autojump_clock: MockClock, verb: str) -> None:
     """acp-http 2.5: other verbs are 404; HEAD does not take the place of the client's stream."""
