@@ -36,6 +36,8 @@ _CALM_RATE: Final = 1000
 _CALM_BYTES: Final = 1024
 """Cheap HTTP/2 frames a peer may send at once, per second from then on, and bytes sent to it that allow it one more: a reader
 with small windows opens two of them for every 4 KiB."""
+_ANSWER_BYTES: Final = 13
+"""What an answer takes on the wire: RST_STREAM as much, PING more, SETTINGS less."""
 _COSTS: Final[dict[type[h2.events.Event], int]] = {
     h2.events.PingReceived: 1,
     h2.events.PriorityUpdated: 1,
@@ -170,9 +172,15 @@ class _Http2(H2Protocol):
                 await buffer.close()
 
     async def _handle_events(self, events: list[h2.events.Event]) -> None:
-        if not self._calm.allows(events, trio.current_time()):
+        # The library has answered some frames by itself: settings, pings, data for streams that are gone.
+        answers = self.connection.data_to_send()
+        is_calm = self._calm.allows(events, len(answers), trio.current_time())
+        if not is_calm:
             self.connection.close_connection(h2.errors.ErrorCodes.ENHANCE_YOUR_CALM)
-            await self._flush()
+            answers += self.connection.data_to_send()
+        if answers:
+            await self.send(RawData(answers))
+        if not is_calm:
             raise _Over
         await super()._handle_events(events)
 
@@ -225,10 +233,11 @@ class Calm:
         """So many bytes went to the peer."""
         self._left += sent / _CALM_BYTES
 
-    def allows(self, events: Sequence[h2.events.Event], now: float) -> bool:
+    def allows(self, events: Sequence[h2.events.Event], answered: int, now: float) -> bool:
+        """Whether it may go on after these events and so many bytes of answers that came of themselves."""
         self._left = min(_CALM_BURST, self._left + (now - self._since) * _CALM_RATE)
         self._since = now
-        self._left -= sum(map(_cost, events))
+        self._left -= sum(map(_cost, events)) + answered // _ANSWER_BYTES
         return self._left >= 0
 
 

@@ -78,6 +78,7 @@ FLOODS = {
     "settings that change": frame(4, 0, 0, struct.pack(">HI", 4, 70_000)),
     "windows": frame(8, 0, 0, struct.pack(">I", 1)),
     "empty data": frame(0, 0, 1),
+    "data for a stream that is gone": frame(0, 0, 3, b"x"),
     "priorities": frame(2, 0, 1, struct.pack(">IB", 0, 15)),
     "unknown": frame(0x77, 0, 0),
 }
@@ -90,7 +91,9 @@ async def test_http2_flood_is_told_to_calm_down(kind: str) -> None:
         client = Http2(raw)
         await client.start()
         client.open_stream("POST", "/try/echo", end=False)
+        gone = client.open_stream("GET", "/health")
         await client.flush()
+        assert await client.end_of(gone) == "ended"
         await send_until_closed(raw, FLOODS[kind] * 10_000)
         await client.wait_end(within=5)
         # The end may overtake the goodbye where bytes were still unread.
@@ -132,18 +135,20 @@ def test_what_was_sent_to_a_peer_allows_it_more() -> None:
     calm = Calm(0.0)
     for _ in range(100_000):
         calm.earn(4096)
-        assert calm.allows(windows, 0.0)
+        assert calm.allows(windows, 0, 0.0)
     idle = Calm(0.0)
-    assert idle.allows(windows * 2000, 0.0)
-    assert not idle.allows(windows, 0.0)
+    assert idle.allows(windows * 2000, 0, 0.0)
+    assert not idle.allows(windows, 0, 0.0)
     later = Calm(0.0)
-    assert later.allows(windows * 2000, 0.0)
-    assert later.allows(windows * 400, 1.0)
-    assert not later.allows(windows * 2001, 3600.0)
-    assert later.allows([h2.events.DataReceived(stream_id=1, data=b"x")] * 10_000, 1e9)
-    assert not later.allows([h2.events.DataReceived(stream_id=1, data=b"")] * 4001, 1e9)
-    assert Calm(0.0).allows([reset] * 400, 0.0)
-    assert not Calm(0.0).allows([reset] * 401, 0.0)
+    assert later.allows(windows * 2000, 0, 0.0)
+    assert later.allows(windows * 400, 0, 1.0)
+    assert not later.allows(windows * 2001, 0, 3600.0)
+    assert later.allows([h2.events.DataReceived(stream_id=1, data=b"x")] * 10_000, 0, 1e9)
+    assert not later.allows([h2.events.DataReceived(stream_id=1, data=b"")] * 4001, 0, 1e9)
+    assert Calm(0.0).allows([reset] * 400, 0, 0.0)
+    assert not Calm(0.0).allows([reset] * 401, 0, 0.0)
+    assert Calm(0.0).allows([], 4000 * 13, 0.0)
+    assert not Calm(0.0).allows([], 4001 * 13, 0.0)
 
 
 async def test_http2_priorities_are_not_kept() -> None:
