@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-__all__ = ["main"]
+__all__ = ["bare_echo", "echo_inline", "main"]
 
 _LENGTH = struct.Struct("<I")
 INLINE = 1 << 17
@@ -29,26 +29,27 @@ def _say(value: object) -> None:
 # A bare echo on Trio: length, bytes
 
 
-async def bare_server() -> None:
-    async def serve(stream: trio.SocketStream) -> None:
-        buffer = bytearray()
-        async with stream:
-            while data := await stream.receive_some(1 << 18):
-                buffer += data
-                start, out = 0, []
-                while len(buffer) - start >= 4:
-                    end = start + 4 + _LENGTH.unpack_from(buffer, start)[0]
-                    if end > len(buffer):
-                        break
-                    out.append(bytes(buffer[start:end]))
-                    start = end
-                del buffer[:start]
-                if out:
-                    await stream.send_all(b"".join(out))
+async def bare_echo(stream: trio.SocketStream) -> None:
+    buffer = bytearray()
+    async with stream:
+        while data := await stream.receive_some(1 << 18):
+            buffer += data
+            start, out = 0, []
+            while len(buffer) - start >= 4:
+                end = start + 4 + _LENGTH.unpack_from(buffer, start)[0]
+                if end > len(buffer):
+                    break
+                out.append(bytes(buffer[start:end]))
+                start = end
+            del buffer[:start]
+            if out:
+                await stream.send_all(b"".join(out))
 
+
+async def bare_server() -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     _say(listener.socket.getsockname()[1])
-    await trio.serve_listeners(serve, [listener])
+    await trio.serve_listeners(bare_echo, [listener])
 
 
 async def bare_client(port: int, count: int, width: int, size: int) -> None:
@@ -61,11 +62,11 @@ async def bare_client(port: int, count: int, width: int, size: int) -> None:
             nursery.start_soon(_send_packets, stream, packet, count, credit)
             await _count_echoes(stream, packet, count, credit.release)
         else:
-            await _echo_inline(stream, packet, count, width)
+            await echo_inline(stream, packet, count, width)
     _say(count / (time.perf_counter() - started))
 
 
-async def _echo_inline(stream: trio.SocketStream, packet: bytes, count: int, width: int) -> None:
+async def echo_inline(stream: trio.SocketStream, packet: bytes, count: int, width: int) -> None:
     """One task, nothing between a reply and the next request: what a protocol costs is measured against this."""
     sent = min(width, count)
     await stream.send_all(packet * sent)

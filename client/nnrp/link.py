@@ -127,7 +127,7 @@ class Link:
         while not machine.closed:
             count = splitter.count
             try:
-                data = await receive_some(self._stream, burst=burst)
+                data = await receive_some(self._stream, burst=burst, bulk=splitter.buffered_bytes > 0)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 machine.lose_transport()
                 return

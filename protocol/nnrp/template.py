@@ -9,16 +9,16 @@ from protocol.layout import Buffer
 from protocol.nnrp.bodies import VIEW_BYTES
 from protocol.nnrp.descriptors import TypedPayloadDescriptor
 from protocol.nnrp.encoder import encode_packet, encode_parts
-from protocol.nnrp.messages import FrameSubmit, ResultPush
+from protocol.nnrp.messages import FrameSubmit, Message, ResultPush
 from protocol.nnrp.plain import BODY_BYTES, plain_struct
 from protocol.nnrp.regions import Regions, TypedPayload
 
 __all__ = ["Template"]
 
-_STRUCTS = {message: plain_struct(message) for message in (FrameSubmit, ResultPush)}
+_STRUCTS: dict[type[Message], struct.Struct] = {message: plain_struct(message) for message in (FrameSubmit, ResultPush)}
 
 
-M = TypeVar("M", FrameSubmit, ResultPush)
+M = TypeVar("M", bound=FrameSubmit | ResultPush)
 
 
 class Template(Generic[M]):

@@ -178,7 +178,7 @@ class Link:
             if writer.flooded:
                 await writer.wait_taken()
             try:
-                data = await receive_some(self._stream, burst=burst)
+                data = await receive_some(self._stream, burst=burst, bulk=splitter.buffered_bytes > 0)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 machine.lose_transport()
                 return

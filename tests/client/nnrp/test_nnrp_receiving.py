@@ -37,7 +37,7 @@ async def test_what_has_arrived_is_given_at_once_and_is_a_checkpoint(receive: Re
         await theirs.send_all(b"two")
         await trio.lowlevel.wait_readable(ours.socket)
         with trio.testing.assert_checkpoints():
-            assert (await receive(ours, burst=burst)).startswith(b"one")
+            assert (await receive(ours, burst=burst, bulk=False)).startswith(b"one")
 
 
 @_EACH
@@ -46,7 +46,7 @@ async def test_what_has_not_arrived_is_waited_for(receive: Receive, burst: bool)
     found: list[Any] = []
 
     async def read() -> None:
-        found.append(await receive(ours, burst=burst))
+        found.append(await receive(ours, burst=burst, bulk=False))
 
     async with ours, theirs:
         with trio.fail_after(5):
@@ -64,11 +64,11 @@ async def test_a_wait_that_is_cancelled_takes_nothing(receive: Receive, burst: b
     async with ours, theirs:
         with trio.CancelScope() as scope:
             scope.cancel()
-            await receive(ours, burst=burst)
+            await receive(ours, burst=burst, bulk=False)
         assert scope.cancelled_caught
         await theirs.send_all(b"kept")
         with trio.fail_after(5):
-            assert await receive(ours, burst=burst) == b"kept"
+            assert await receive(ours, burst=burst, bulk=False) == b"kept"
 
 
 @_EACH
@@ -77,13 +77,13 @@ async def test_the_end_and_a_reset_are_told_apart(receive: Receive, burst: bool)
     async with ours, theirs:
         await theirs.send_eof()
         with trio.fail_after(5):
-            assert await receive(ours, burst=burst) == b""
+            assert await receive(ours, burst=burst, bulk=False) == b""
     ours, theirs = await connected()
     async with ours:
         theirs.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await trio.aclose_forcefully(theirs)
         with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
-            await receive(ours, burst=burst)
+            await receive(ours, burst=burst, bulk=False)
 
 
 @_EACH
@@ -92,7 +92,7 @@ async def test_a_stream_closed_here_is_said_to_be(receive: Receive, burst: bool)
 
     async def read() -> None:
         with pytest.raises(trio.ClosedResourceError):
-            await receive(ours, burst=burst)
+            await receive(ours, burst=burst, bulk=False)
 
     async with theirs:
         with trio.fail_after(5):
@@ -101,11 +101,24 @@ async def test_a_stream_closed_here_is_said_to_be(receive: Receive, burst: bool)
                 await trio.testing.wait_all_tasks_blocked()
                 await ours.aclose()
             with pytest.raises(trio.ClosedResourceError):
-                await receive(ours, burst=burst)
+                await receive(ours, burst=burst, bulk=False)
 
 
 @_EACH
 async def test_any_other_stream_is_asked_itself(receive: Receive, burst: bool) -> None:
     ours, theirs = trio.testing.memory_stream_one_way_pair()
     await ours.send_all(b"x")
-    assert await receive(theirs, burst=burst) == b"x"
+    assert await receive(theirs, burst=burst, bulk=False) == b"x"
+
+
+@_EACH
+async def test_the_rest_of_a_large_packet_is_read_in_larger_pieces(receive: Receive, burst: bool) -> None:
+    ours, theirs = await connected()
+    async with ours, theirs:
+        await theirs.send_all(bytes(60_000))
+        with trio.fail_after(5):
+            first = await receive(ours, burst=burst, bulk=False)
+            assert len(first) <= 16_384
+            left = 60_000 - len(first)
+            while left:
+                left -= len(await receive(ours, burst=burst, bulk=True))
