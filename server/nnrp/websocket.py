@@ -5,7 +5,7 @@ The same transport for the HTTP port, where a message comes through ASGI, and fo
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Final, Protocol, cast
 
 import trio
 import trio_websocket
@@ -19,6 +19,7 @@ from server.guard_websocket import WEBSOCKET, GuardedWebSocket
 from server.middleware.asgi import Receive, Scope, Send
 from server.middleware.exchange import PeerTooSlow
 from server.nnrp.transport import PacketTransport
+from server.nnrp.websocket_library import GuardedConnection
 from server.telemetry import log
 
 __all__ = ["AsgiSocket", "LibrarySocket", "MessageSocket", "WebSocketTransport"]
@@ -31,8 +32,8 @@ _NOT_BINARY: Final = 1003
 class MessageSocket(Protocol):
     """An accepted WebSocket."""
 
-    async def receive(self) -> bytes | str | None:
-        """The next message; None when the peer has closed or is gone."""
+    async def receive(self) -> list[bytes | str]:
+        """The next messages; none when the peer has closed or is gone."""
         ...
 
     async def send(self, messages: list[bytes]) -> None:
@@ -56,22 +57,25 @@ class WebSocketTransport(PacketTransport):
         self._cutter = PacketCutter()
         self._code = _NORMAL
         self._parted = False
+        self._waiting: list[bytes | str] = []
+        """Messages behind what was given out, the first of them one that ends the connection."""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        message = await self._socket.receive()
-        if message is None:
-            return b""
-        if isinstance(message, str):
-            # Nothing of ours: no ERROR, just the code that says so.
-            log.info("nnrp_text_message")
-            self._code = _NOT_BINARY
-            return b""
-        try:
-            check_message(message)
-        except NnrpError:
-            self._code = _PROTOCOL_ERROR
-            raise
-        return message
+        messages = self._waiting or await self._socket.receive()
+        self._waiting = []
+        for at, message in enumerate(messages):
+            fault = _fault_of(message)
+            if fault is None:
+                continue
+            if at:
+                self._waiting = messages[at:]
+                return b"".join(cast("list[bytes]", messages[:at]))
+            self._code, problem = fault
+            if problem is None:
+                log.info("nnrp_text_message")
+                return b""
+            raise problem
+        return cast(bytes, messages[0]) if len(messages) == 1 else b"".join(cast("list[bytes]", messages))
 
     async def send_all(self, data: Buffer) -> None:
         packets = self._cutter.cut(data)
@@ -87,6 +91,18 @@ class WebSocketTransport(PacketTransport):
             await trio.lowlevel.checkpoint()
         else:
             await self._socket.drop()
+
+
+def _fault_of(message: bytes | str) -> tuple[int, NnrpError | None] | None:
+    """The code a message ends the connection with, and what is wrong with it; text gets no ERROR, just the code that says
+    so. None for a message that is one packet."""
+    if isinstance(message, str):
+        return _NOT_BINARY, None
+    try:
+        check_message(message)
+    except NnrpError as problem:
+        return _PROTOCOL_ERROR, problem
+    return None
 
 
 class AsgiSocket:
@@ -107,15 +123,15 @@ class AsgiSocket:
         if self._guarded is not None:
             self._guarded.largest = size
 
-    async def receive(self) -> bytes | str | None:
+    async def receive(self) -> list[bytes | str]:
         if self._over:
-            return None
+            return []
         message = await self._receive()
         if message["type"] != "websocket.receive":
             self._over = True
-            return None
+            return []
         data: bytes | None = message.get("bytes")
-        return message["text"] if data is None else data
+        return [message["text"] if data is None else data]
 
     async def send(self, messages: list[bytes]) -> None:
         if self._over:
@@ -148,21 +164,19 @@ class AsgiSocket:
 class LibrarySocket:
     """A WebSocket of trio-websocket, for a port of its own."""
 
-    def __init__(self, connection: trio_websocket.WebSocketConnection, stream: trio.abc.Stream) -> None:
+    def __init__(self, connection: GuardedConnection, stream: trio.abc.Stream) -> None:
         self._connection = connection
         self._stream = stream
 
-    async def receive(self) -> bytes | str | None:
+    async def receive(self) -> list[bytes | str]:
         try:
-            message: Any = await self._connection.get_message()
+            return await self._connection.get_messages()
         except trio_websocket.ConnectionClosed:
-            return None
-        return message  # type: ignore[no-any-return]  # str or bytes, as the peer sent it
+            return []
 
     async def send(self, messages: list[bytes]) -> None:
         try:
-            for each in messages:
-                await self._connection.send_message(each)
+            await self._connection.send_packets(messages)
         except trio_websocket.ConnectionClosed:
             raise trio.BrokenResourceError from None
 

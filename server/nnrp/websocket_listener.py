@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 import attrs
 import trio
@@ -15,6 +15,7 @@ from server.middleware.asgi import App, Message, Receive, Scope, Send
 from server.nnrp.listener import serve_port
 from server.nnrp.service import NnrpService
 from server.nnrp.websocket import AsgiSocket, LibrarySocket, WebSocketTransport
+from server.nnrp.websocket_library import GuardedConnection
 from server.security import Policy, Security
 from server.telemetry import log
 
@@ -90,18 +91,14 @@ async def _converse(service: NnrpService, security: Policy, path: str, tls: bool
     policy = service.policy
     try:
         async with trio.open_nursery() as nursery:
+            connection = GuardedConnection(
+                _Ending(stream, nursery), largest=largest_packet(policy.hello.max_body_bytes)
+            )
             request = None
             with trio.move_on_after(policy.limits.handshake_timeout):
-                request = await trio_websocket.wrap_server_stream(
-                    nursery,
-                    # Typed for sockets, but it only ever uses the Stream interface.
-                    cast("trio.SocketStream", _Ending(stream, nursery)),
-                    message_queue_size=1,
-                    max_message_size=largest_packet(policy.hello.max_body_bytes),
-                    receive_buffer_size=65_536,
-                )
+                request = await connection.get_request(nursery)
             if request is not None:
-                await _answer(service, security, path, tls, request, stream)
+                await _answer(service, security, path, tls, request, connection, stream)
             nursery.cancel_scope.deadline = trio.current_time() + _CLOSING
     except* (trio_websocket.HandshakeError, trio.BrokenResourceError, trio.ClosedResourceError) as failures:
         log.info("nnrp_upgrade_failed", reason=type(failures.exceptions[0]).__name__)
@@ -116,6 +113,7 @@ async def _answer(
     path: str,
     tls: bool,
     request: trio_websocket.WebSocketRequest,
+    connection: GuardedConnection,
     stream: trio.abc.Stream,
 ) -> None:
     status, offered = await _look(security, tls, request, stream)
@@ -125,7 +123,7 @@ async def _answer(
         log.info("nnrp_upgrade_refused", status=status)
         await request.reject(status)
         return
-    connection = await request.accept(subprotocol=offered[0] if offered else None)
+    await request.accept(subprotocol=offered[0] if offered else None)
     await service.serve_stream(WebSocketTransport(LibrarySocket(connection, stream)), "websocket")
 
 
