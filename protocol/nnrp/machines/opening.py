@@ -187,6 +187,8 @@ def check_answer(request: SessionOpen, answer: SessionOpenAck, present: Containe
         raise _bad_answer(Outcome.BAD_COMBINATION, "session_flags_ack", "a flag was acknowledged but not requested")
     if answer.session_status == SessionStatus.RESUMED and not request.resume_token_bytes:
         raise _bad_answer(Outcome.BAD_COMBINATION, "session_status", "resumed without a resume token in the request")
+    if request.resume_token_bytes and answer.session_id != request.requested_session_id:
+        raise _bad_answer(Outcome.BAD_COMBINATION, "session_id", "another session than was to be resumed")
     if answer.session_id in present:
         raise _bad_answer(Outcome.SESSION_EXISTS, "session_id", "the session is open on this connection already")
 

@@ -249,6 +249,16 @@ def test_reading_an_answer(answer: SessionOpenAck, outcome: Outcome | None) -> N
     assert not caught.value.fatal
 
 
+def test_a_resume_is_answered_with_its_session() -> None:
+    """nnrp-wire 13.7: with any other the client would go on in a session it has not asked for."""
+    asked = OPEN.replace(resume_token_bytes=24)
+    for status in (SessionStatus.OPENED, SessionStatus.RESUMED):
+        check_answer(asked, ANSWER.replace(session_status=status), {5})
+        with pytest.raises(NnrpError) as caught:
+            check_answer(asked, ANSWER.replace(session_status=status, session_id=43), {5})
+        assert caught.value.outcome is Outcome.BAD_COMBINATION
+
+
 def test_both_ends_hold_the_same_terms() -> None:
     decision = decide(features=0b101, policy=attrs.evolve(POLICY, route_scope_id=9), server_session_tag=3)
     assert decision.terms is not None
