@@ -13,7 +13,8 @@ from client.nnrp.quic import QuicTransport
 from client.nnrp.websocket import WebSocketTransport
 from protocol.nnrp.enums import MessageType
 from protocol.nnrp.machines.connection import ConnectionLimits
-from protocol.nnrp.messages import Ping
+from protocol.nnrp.messages import Ping, SessionOpenAck
+from protocol.nnrp.packet import encode_packet
 from server.nnrp.policy import ServingPolicy
 from server.nnrp.submit import Answer, Emit, Submit
 from server.nnrp.workers.echo import EchoWorker
@@ -135,3 +136,38 @@ async def test_a_flood_that_takes_no_answers(tmp_path: Path, transport: str) -> 
         assert number > 1
         assert highest <= 4 * MIB
         await works(other, number + 1)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "ws", "quic"])
+async def test_all_the_sessions_there_can_be(tmp_path: Path, transport: str) -> None:
+    """Issue 5, Bad input: 65,536 SESSION_OPENs in one go. Those beyond the limit are refused, each is answered in its order, the
+    first and the last work, and another connection is served meanwhile."""
+    count, at_once = 65_536, 512
+    async with serving_everywhere(tmp_path) as place, place.peer(transport) as peer, place.peer("tcp") as other:
+        limit = place.service.policy.opening.max_sessions
+        await other.open()
+        opened: list[int] = []
+        one = encode_packet(OPEN)
+
+        async def ask() -> None:
+            for _ in range(count // at_once):
+                await peer.stream.send_all(one * at_once)
+
+        served_meanwhile = 0
+        with trio.fail_after(120):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask)
+                while len(opened) < count:
+                    ack = (await peer.receive(MessageType.SESSION_OPEN_ACK, seconds=30)).metadata
+                    assert isinstance(ack, SessionOpenAck)
+                    opened.append(ack.session_id)
+                    if len(opened) % 8192 == 0:
+                        served_meanwhile += 1
+                        await other.submit(served_meanwhile, b"x")
+                        assert text_of(await other.receive(MessageType.RESULT_PUSH)) == b"x"
+        good = [each for each in opened if each]
+        assert len(good) == len(set(good)) == min(count, limit)
+        for number, session_id in enumerate((good[0], good[-1]), 1):
+            await peer.submit(number, b"y", session_id=session_id)
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH, seconds=30)) == b"y"
+    assert place.service.violations == 0
