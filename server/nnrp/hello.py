@@ -30,6 +30,9 @@ def answer_hello(link: Link, event: HelloReceived) -> None:
         link.machine.refuse_hello()
         return
     link.principal = principal
+    for each in content.extensions:
+        if isinstance(each.value, LossToleranceBlock):
+            link.machine.loss_tolerance = each.value.loss_tolerance
     try:
         link.machine.accept_hello(policy.hello, extensions=_answers(content, policy, link.transport_id))
     except NnrpError as fault:

@@ -43,7 +43,7 @@ _CLASS_FLAGS: Final = {
     ResultClass.STALE_REUSE: ResultFlags.STALE,
     ResultClass.DEGRADED: ResultFlags(0),
 }
-_NO_HEADER: Final = HeaderFlags(0)
+_NO_HEADER, _CAN_DROP = HeaderFlags(0), HeaderFlags.CAN_DROP
 _LAST_HEADERS: Final = {
     ResultClass.COMPLETE: _NO_HEADER,
     ResultClass.PARTIAL: HeaderFlags.EOS,
@@ -126,7 +126,8 @@ def push_parts(
         view_id=operation.view_id,
         route_id=operation.route_id,
         trace_id=operation.trace_id,
-        flags=_NO_HEADER if partial else _LAST_HEADERS[result_class],
+        flags=(_NO_HEADER if partial else _LAST_HEADERS[result_class])
+        | (_CAN_DROP if operation.sent_once else _NO_HEADER),
         strict=not session.legacy_descriptors,
     )
 

@@ -8,14 +8,14 @@ import attrs
 import trio
 
 from protocol.layout import Buffer
-from protocol.nnrp.enums import OperationFeatures, SessionState
+from protocol.nnrp.enums import ErrorCode, OperationFeatures, OperationState, SessionState
 from protocol.nnrp.machines.cache_records import CachePool
 from protocol.nnrp.machines.history import RisingIds
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Session
 from server.nnrp.journal import Journal
 from server.nnrp.policy import Principal
-from server.nnrp.results import PlainResults
+from server.nnrp.results import PlainResults, drop_parts
 from server.nnrp.reuse import LatestResults, Reusable
 from server.nnrp.submit import Submit, Worker
 from sessions.operation import CancelReason
@@ -123,10 +123,20 @@ class ServedSession:
         return given or self.last_event_id
 
     def send(self, parts: list[Buffer], operation: Operation, event_id: int) -> None:
-        """Keep a result packet for redelivery, and send it if anybody is there."""
-        if self.journal is not None:
+        """Keep a result packet for redelivery, and send it if anybody is there. Of an operation whose results are sent once
+        only its end is kept: that it has ended, without them."""
+        if self.journal is not None and (operation.settled or not operation.sent_once):
+            kept = parts
+            if operation.sent_once:
+                kept = drop_parts(
+                    self.machine,
+                    operation,
+                    state=OperationState.FAILED,
+                    error_code=int(ErrorCode.FRAME_EXPIRED),
+                    event_id=event_id,
+                )
             self.journal.add(
-                event_id or self.last_event_id, operation.operation_id, tuple(parts), numbered=event_id != 0
+                event_id or self.last_event_id, operation.operation_id, tuple(kept), numbered=event_id != 0
             )
         if self.follower is not None and self.follower.keep_back(event_id, parts):
             return

@@ -55,7 +55,8 @@ class Operation:
     ``deadline`` is a monotonic instant, ``math.inf`` when the operation has none. ``attachment`` belongs to the driver
     (its own object for the operation) and is never looked at here. ``abandoned`` says that it was settled because nobody
     was left to tell, while whoever carries it out may not know yet. ``route_id`` and ``trace_id`` are those of its submit; they
-    come back with everything said about it (nnrp-wire 3).
+    come back with everything said about it (nnrp-wire 3). ``sent_once``: its results are fire_and_forget (12.5), and not sent again
+    when they are lost.
     """
 
     __slots__ = (
@@ -71,6 +72,7 @@ class Operation:
         "parent_id",
         "priority",
         "route_id",
+        "sent_once",
         "settled",
         "state",
         "trace_id",
@@ -101,6 +103,7 @@ class Operation:
         self.abandoned = False
         self.route_id = 0
         self.trace_id = 0
+        self.sent_once = False
         self.children: set[int] | None = None
         self.live_below = 0
         self.attachment: object = None

@@ -18,6 +18,7 @@ from protocol.nnrp.enums import MessageType
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.messages import FrameCancel, Ping
 from protocol.nnrp.packet import encode_packet
+from protocol.nnrp.quic_streams import QuicPackets
 from server.nnrp.policy import ServingPolicy
 from server.nnrp.quic_transport import QuicTransport
 from tests.server.nnrp.test_nnrp_quic import Peer, connected, greeted, where
@@ -93,7 +94,7 @@ async def test_streams_that_are_left_half_open(tmp_path: Path, library: str) -> 
             open_uni(peer, submit_packet(1, bytes(2000))[:-1])
         peer.put(0, encode_packet(Ping()))
         await peer.next(MessageType.PONG)
-        held.extend(each._stream.packets.buffered_bytes for each in place.service.links if _is_quic(each._stream))
+        held.extend(each.buffered_bytes for each in packets_of(place))
 
     async with served(tmp_path, library) as place:
         await rude(place, lambda peer: behave(peer, place))
@@ -101,8 +102,9 @@ async def test_streams_that_are_left_half_open(tmp_path: Path, library: str) -> 
         await place.wait_until(lambda: len(place.service.links) == 1)
 
 
-def _is_quic(stream: trio.abc.Stream) -> bool:
-    return isinstance(stream, QuicTransport)
+def packets_of(place: Place) -> list[QuicPackets]:
+    streams = [each._stream for each in place.service.links]
+    return [each.packets for each in streams if isinstance(each, QuicTransport)]
 
 
 @LIBRARIES
@@ -174,6 +176,7 @@ async def test_garbage_on_the_port(tmp_path: Path, library: str) -> None:
 
     async def behave(peer: Peer) -> None:
         transport = peer._transport
+        assert transport is not None
         send = transport.sendto
 
         def twice(data: bytes, address: Any = None) -> None:
@@ -206,7 +209,7 @@ async def test_cancels_of_what_never_comes(tmp_path: Path, library: str) -> None
             await asyncio.sleep(0)
         peer.put(0, encode_packet(Ping()))
         await peer.next(MessageType.PONG)
-        kept.extend(len(each._stream.packets._cancels) for each in place.service.links if _is_quic(each._stream))
+        kept.extend(len(each._cancels) for each in packets_of(place))
         await works(peer, 10_001)
 
     async with served(tmp_path, library) as place:

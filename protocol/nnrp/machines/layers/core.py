@@ -8,7 +8,7 @@ from enum import IntEnum
 import attrs
 
 from protocol.errors import Reach
-from protocol.nnrp.enums import ConnectionState, MessageType, OperationFeatures
+from protocol.nnrp.enums import ConnectionState, LossTolerance, MessageType, OperationFeatures
 from protocol.nnrp.errors import MESSAGE_REACH, NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines.cache_records import CacheLimits, CachePool
@@ -120,6 +120,7 @@ class ConnectionCore:
         "dialect",
         "end_cause",
         "limits",
+        "loss_tolerance",
         "ordered",
         "pings",
         "pongs",
@@ -163,6 +164,8 @@ class ConnectionCore:
         """PINGs sent."""
         self.pongs = 0
         """PONGs received: answers to that many PINGs, the oldest ones."""
+        self.loss_tolerance = LossTolerance.BEST_EFFORT
+        """What the hello has declared; submits may say otherwise (nnrp-wire 12.5). The driver's to say."""
         self.ordered = True
         """Whether the peer receives packets in the order they are sent: not so over QUIC, where submits have streams of their
         own. The driver's to say."""

@@ -14,7 +14,9 @@ from protocol.nnrp.enums import (
     ExtType,
     FlowFlags,
     FlowScope,
+    FrameClass,
     LeaseOwnerScope,
+    LossTolerance,
     MessageType,
     OperationFeatures,
     OperationState,
@@ -207,6 +209,11 @@ class DataFlow(CacheFlow):
             replaced = _replaced(session, context)
         operation = session.accept(now, header.frame_id, header.view_id, metadata.latency_budget_ms, context)
         operation.route_id, operation.trace_id = header.route_id, header.trace_id
+        tolerance = metadata.loss_tolerance_policy
+        if tolerance is LossTolerance.INHERIT:
+            tolerance = self.loss_tolerance
+        if tolerance is LossTolerance.FIRE_AND_FORGET and metadata.frame_class != FrameClass.KEYFRAME:
+            operation.sent_once = True
         return SubmitReceived(session, operation, packet, replaced, opened, objects)
 
     def _on_cancel(self, packet: Packet, now: float) -> CancelReceived | Ignored:
