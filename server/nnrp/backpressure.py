@@ -59,7 +59,7 @@ def order(link: Link, session: Session | None, wanted: FlowOrder, now: float) ->
     if machine.state is not ConnectionState.OPEN or machine.dialect is Dialect.BARE:
         return False
     try:
-        machine.update_credit(
+        sent = machine.update_credit(
             now,
             session=session,
             credit=wanted.credit,
@@ -73,6 +73,13 @@ def order(link: Link, session: Session | None, wanted: FlowOrder, now: float) ->
         log.debug("nnrp_flow_update_skipped", problem=str(problem))
         return False
     link.flush()
+    log.debug(
+        "nnrp_flow_sent",
+        session=0 if session is None else session.session_id,
+        reason=sent.update_reason.name.lower(),
+        level=sent.backpressure_level.name.lower(),
+        epoch=sent.credit_epoch,
+    )
     return True
 
 

@@ -16,7 +16,7 @@ from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, Side
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.reading import cancel_scope
-from protocol.nnrp.messages import FrameSubmit
+from protocol.nnrp.messages import FlowUpdate, FrameSubmit, SessionClose, TransportProbe
 from protocol.nnrp.packet import RawPacket
 from protocol.nnrp.splitter import Splitter
 from server.guard_arrival import everything_arrived
@@ -406,6 +406,16 @@ def _act_on_close(link: Link, event: events.SessionCloseProgress, now: float) ->
     session = event.session.attachment
     step = event.step
     served = session if isinstance(session, ServedSession) else None
+    message = None if event.packet is None else event.packet.metadata
+    if isinstance(message, SessionClose):
+        log.debug(
+            "nnrp_session_close",
+            session=event.session.session_id,
+            tag=event.session.terms.server_session_tag,
+            close_tag=message.session_close_tag,
+            reason=message.close_reason.name.lower(),
+            watermark=message.last_operation_id,
+        )
     link._carry_out_close(served, step.cancelled, step.abandoned, step.closed)
 
 
@@ -434,6 +444,29 @@ def _act_on_invalidation(link: Link, event: events.CacheInvalidated, now: float)
 
 def _act_on_flow(link: Link, event: events.FlowReceived, now: float) -> None:
     link._tell_flow()
+    update = event.packet.metadata
+    assert isinstance(update, FlowUpdate)
+    log.debug(
+        "nnrp_flow_received",
+        session=event.packet.header.session_id,
+        reason=update.update_reason.name.lower(),
+        level=update.backpressure_level.name.lower(),
+        epoch=update.credit_epoch,
+        applied=event.applied.name.lower(),
+    )
+
+
+def _act_on_probe(link: Link, event: events.ProbeReceived, now: float) -> None:
+    probe = event.packet.metadata
+    assert isinstance(probe, TransportProbe)
+    log.debug(
+        "nnrp_probe",
+        transport=link.transport,
+        probe=probe.probe_id,
+        bytes=probe.probe_payload_bytes,
+        sent_us=probe.client_send_ts_us,
+        received_us=int(now * 1_000_000),
+    )
 
 
 _ACTS: Final[dict[type, Callable[[Link, Any, float], None]]] = {
@@ -449,5 +482,6 @@ _ACTS: Final[dict[type, Callable[[Link, Any, float], None]]] = {
     events.CacheAnswered: _act_on_cache_answer,
     events.CacheInvalidated: _act_on_invalidation,
     events.FlowReceived: _act_on_flow,
+    events.ProbeReceived: _act_on_probe,
 }
 """What is not here was answered or applied by the machine already."""

@@ -110,6 +110,15 @@ def _open(link: Link, decision: OpenDecision, principal: Principal) -> None:
         session.received = RisingIds()
     announce_schemas(link, machine)
     service.greet(link, session)
+    terms = decision.terms
+    log.debug(
+        "nnrp_session_opened",
+        session=machine.session_id,
+        tag=session.tag,
+        client_tag=terms.client_session_tag,
+        route_scope=terms.route_scope_id,
+        transport=link.transport,
+    )
 
 
 def _decide_resume(

@@ -9,11 +9,20 @@ import trio
 from structlog.testing import capture_logs
 
 from client.nnrp import NnrpCacheRefused, NnrpOperationEnded, ObjectVersion, SubmitOptions, open_nnrp
-from protocol.nnrp.enums import BudgetPolicy, InvalidateScope, MessageType, PayloadKind, TransportId
-from protocol.nnrp.messages import SessionMigrate
+from protocol.nnrp.enums import (
+    BudgetPolicy,
+    CloseReason,
+    FlowScope,
+    InvalidateScope,
+    MessageType,
+    PayloadKind,
+    TransportId,
+    UpdateReason,
+)
+from protocol.nnrp.messages import FlowUpdate, SessionClose, SessionMigrate, TransportProbe
 from server.nnrp import PAUSE, NnrpService, SchedulingPolicy, ServingPolicy
 from server.nnrp.submit import Answer, Emit, Submit, text_payload
-from tests.support.nnrp import HELLO, functions, serving_nnrp
+from tests.support.nnrp import HELLO, OPEN, functions, serving_nnrp
 
 
 def metrics(service: NnrpService) -> dict[str, float]:
@@ -108,6 +117,40 @@ async def test_hits_misses_and_leases() -> None:
     assert [each["ttl_ms"] for each in puts] == [30_000, 1, 0]
     (gone,) = lines(logs, "nnrp_cache_invalidated")
     assert (gone["scope"], gone["reason"], gone["objects"]) == ("object_key", "version_mismatch", 1)
+
+
+async def test_the_log_has_what_sessions_and_flow_are_called() -> None:
+    """14: client_session_tag, server_session_tag, session_close_tag and route_scope_id; reason, level and epoch of every
+    FLOW_UPDATE, in both directions; probes with their timestamps."""
+    with capture_logs() as logs:
+        async with serving_nnrp() as served, served.peer(hello=False) as peer:
+            await peer.send(TransportProbe(7, 3, 1234), b"PPP")
+            await peer.receive(MessageType.TRANSPORT_PROBE_ACK)
+            await peer.send(HELLO)
+            await peer.receive(MessageType.SERVER_HELLO_ACK)
+            await peer.open(OPEN.replace(client_session_tag=77))
+            (session,) = served.service.sessions
+            assert served.service.order_flow(PAUSE, session)
+            await peer.receive(MessageType.FLOW_UPDATE)
+            update = FlowUpdate(scope_kind=FlowScope.SESSION, update_reason=UpdateReason.RESUME, credit_epoch=9)
+            for _ in range(2):
+                await peer.send(update, session_id=1)
+            close = SessionClose(close_reason=CloseReason.CLIENT_SHUTDOWN, last_operation_id=5, session_close_tag=88)
+            await peer.send(close, session_id=1)
+            await peer.receive(MessageType.SESSION_CLOSE_ACK)
+    (probe,), (opened,) = lines(logs, "nnrp_probe"), lines(logs, "nnrp_session_opened")
+    assert (probe["probe"], probe["bytes"], probe["sent_us"]) == (7, 3, 1234)
+    assert probe["received_us"] > 0
+    assert (opened["session"], opened["client_tag"], opened["route_scope"]) == (1, 77, 0)
+    (sent,), received = lines(logs, "nnrp_flow_sent"), lines(logs, "nnrp_flow_received")
+    assert (sent["session"], sent["reason"], sent["level"], sent["epoch"]) == (1, "pause", "none", 1)
+    assert [(each["reason"], each["epoch"], each["applied"]) for each in received] == [
+        ("resume", 9, "applied"),
+        ("resume", 9, "duplicate"),
+    ]
+    (closed,) = lines(logs, "nnrp_session_close")
+    assert (closed["tag"], closed["close_tag"], closed["reason"]) == (opened["tag"], 88, "client_shutdown")
+    assert closed["watermark"] == 5
 
 
 async def test_the_log_says_which_dialect_was_chosen_and_why() -> None:
