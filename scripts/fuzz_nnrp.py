@@ -3,7 +3,8 @@
 The promise (issue 4): arbitrary bytes give packets or a *remote* protocol error, and nothing else. Each input is a
 packet of the vectors or captures, or several, with bytes flipped, numbers replaced, pieces cut, doubled or exchanged;
 it goes through `decode_packet` in both modes and, in random pieces, through a `Splitter`. What a strict receiver
-accepts must pack to the same bytes and be accepted by a tolerant one.
+accepts must pack to the same bytes and be accepted by a tolerant one. A packet of a stream, which may be read as those like it
+were read before, must be what `decode_packet` makes of it alone.
 
 Runs add up: each appends one line to scripts/fuzz_nnrp_runs.txt (date, seed, inputs, accepted, failures). An input that
 breaks the promise is printed with its seed and number, and the exit code is 1.
@@ -17,12 +18,13 @@ import multiprocessing
 import random
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.nnrp.enums import OperationFeatures
 from protocol.nnrp.errors import NnrpError
-from protocol.nnrp.packet import decode_packet
+from protocol.nnrp.packet import Packet, RawPacket, decode_packet
 from protocol.nnrp.splitter import Splitter
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -121,6 +123,7 @@ def try_stream(data: bytes, chance: random.Random) -> None:
                 if raw.data != data[consumed : consumed + len(raw.data)]:
                     raise AssertionError("the splitter gives other bytes than it got")
                 consumed += len(raw.data)
+                check_alone(raw, chance)
         splitter.receive_eof()
         for _ in splitter.packets():
             raise AssertionError("a packet appears at the end of the stream")
@@ -128,6 +131,21 @@ def try_stream(data: bytes, chance: random.Random) -> None:
         return
     if consumed != len(data):
         raise AssertionError("bytes are left over without an error")
+
+
+def check_alone(raw: RawPacket, chance: random.Random) -> None:
+    strict, granted = chance.random() < 0.5, OperationFeatures(chance.randrange(32))
+    found = outcome(lambda: raw.decode(strict=strict, granted=granted))
+    if found != outcome(lambda: decode_packet(raw.data, strict=strict, granted=granted)):
+        raise AssertionError("a packet is something else in its stream than it is alone")
+
+
+def outcome(decode: Callable[[], Packet]) -> object:
+    """The packet, or everything its error says."""
+    try:
+        return decode()
+    except NnrpError as error:
+        return str(error), error.offset, error.code, error.reach, error.fatal
 
 
 @dataclass(slots=True)

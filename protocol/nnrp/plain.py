@@ -96,9 +96,9 @@ class PlainPackets:
         descriptor = payload.descriptor
         if not isinstance(descriptor, TypedPayloadDescriptor) or descriptor.offset:
             return
-        *_, before, framed, between, length = self._unpack(buffer, start)
+        *_, before, _, between, _ = self._unpack(buffer, start)
         known = self._known[strict]
-        if framed == length and before + between not in known:
+        if before + between not in known:
             if len(known) >= _MOST:
                 known.clear()
             known[before + between] = _Known(message, descriptor, payload.kind)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.nnrp.descriptors import TypedPayloadDescriptor
+from protocol.nnrp.descriptors import BodyRegionPrelude, TypedPayloadDescriptor
 from protocol.nnrp.enums import OperationFeatures, PayloadKind
 from protocol.nnrp.errors import NnrpError, NnrpLocalError
 from protocol.nnrp.header import HEADER_BYTES
@@ -90,11 +90,71 @@ def test_reading_agrees_near_what_was_learnt(
 
 @pytest.mark.parametrize("packet", PLAIN_PACKETS)
 def test_every_byte_counts(packet: bytes) -> None:
-    """Each byte before the payload changed, after the packet itself was learnt."""
-    agree(packet, True)
+    """Every byte changed but those of the framing, each time right after the packet itself was learnt: what was changed before
+    may have been learnt too, and have pushed it out."""
     for place in [*range(12), *range(20, len(packet))]:
         for bit in range(8):
+            assert RawPacket(packet).decode() == decode_packet(packet)
             agree(packet[:place] + bytes([packet[place] ^ 1 << bit]) + packet[place + 1 :], True)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("packet", PLAIN_PACKETS)
+def test_lengths_must_fit_each_other(packet: bytes, strict: bool) -> None:
+    """nnrp-wire 8.2, 8.5: the payload's length stands in the header, the prelude and the descriptor, its offset is 0 or a gap
+    that only a tolerant receiver takes; and a body from 4096 bytes on is a view."""
+    prelude = HEADER_BYTES + (FrameSubmit.SIZE if packet[6] == FrameSubmit.TYPE else ResultPush.SIZE)
+    framed, offset, length = prelude + 12, prelude + 48, prelude + 52
+    for size in (0, 1, 9, 30, 4039, 4040, 5000):
+        for change in (
+            {},
+            {framed: 1},
+            {length: 1},
+            {length: -1},
+            {framed: 8, offset: 8},
+            {offset: 1},
+            {framed: 1, length: 1},
+        ):
+            made = bytearray(packet[: prelude + 56] + bytes(size))
+            made[16:20] = (56 + size).to_bytes(4, "little")
+            for place in (framed, length):
+                made[place : place + 4] = size.to_bytes(4, "little")
+            for place, more in change.items():
+                value = max(int.from_bytes(made[place : place + 4], "little") + more, 0)
+                made[place : place + 4] = value.to_bytes(4, "little")
+            RawPacket(packet).decode(strict=strict)
+            agree(bytes(made), strict)
+            found = outcome(RawPacket(bytes(made)).decode, strict=strict)[1]
+            expected = outcome(decode_packet, bytes(made), strict=strict)[1]
+            assert type(getattr(found, "body", None)) is type(getattr(expected, "body", None))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("packet", PLAIN_PACKETS)
+def test_a_frame_message_names_session_and_frame(packet: bytes, strict: bool) -> None:
+    """nnrp-wire 3.2."""
+    for place in (20, 24):
+        RawPacket(packet).decode(strict=strict)
+        agree(packet[:place] + bytes(4) + packet[place + 4 :], strict)
+
+
+def test_a_gap_that_was_tolerated_is_not_taken_for_none() -> None:
+    """nnrp-wire 8.5: one payload behind a gap of eight bytes, then one that would begin behind its end."""
+    message = FrameSubmit(payload_kind_bitmap=TEXT, payload_frame_count=1)
+
+    def made(framed: int, data: bytes) -> bytes:
+        prelude = BodyRegionPrelude(typed_payload_descriptor_bytes=24, typed_payload_frame_bytes=framed)
+        descriptor = TypedPayloadDescriptor(profile_id=2, offset=8, length=4)
+        body = prelude.pack() + descriptor.pack() + data
+        return encode_packet(message, body, session_id=1, frame_id=1, strict=False)
+
+    agree(made(12, bytes(12)), strict=False)
+    damaged = bytearray(made(12, bytes(12)))
+    del damaged[-8:]
+    damaged[16:20] = (60).to_bytes(4, "little")
+    framed = HEADER_BYTES + FrameSubmit.SIZE + 12
+    damaged[framed : framed + 4] = (4).to_bytes(4, "little")
+    agree(bytes(damaged), strict=False)
 
 
 @pytest.mark.parametrize("packet", PLAIN_PACKETS)
