@@ -156,12 +156,13 @@ class Link:
         self._doubted.pop(session.machine.session_id, None)
         self.machine.detach(session.machine.session_id)
         session.link = None
+        self._tell_flow()
+        self.writer.look_again()
 
     def doubt(self, session: ServedSession, doubt: Doubt) -> None:
         """The session was resumed here, and the answer may yet be lost (nnrp-wire 13.7 item 5)."""
         self.service.registry.keep_former(session, doubt)
         self._doubted[session.machine.session_id] = session
-        self._tell_flow()
 
     def forget_principal(self, principal: Principal) -> None:
         """Who said hello with it is nobody any more, and has no session waiting that a submit would open."""

@@ -154,7 +154,7 @@ class ServedSession:
         waited for."""
         while (link := self.link) is not None and not link.machine.closed:
             if link.writer.full:
-                await link.writer.wait_room()
+                await link.writer.wait_news()
             elif not self.machine.may_push(operation):
                 await link.wait_flow()
             else:

@@ -20,7 +20,7 @@ that could not wait though the queue was full: drops, what was sent before an en
 
 
 class Writer(SendQueue):
-    """Queue without waiting (``write``), wait for room (``wait_room``), send in order (``run``, one task).
+    """Queue without waiting (``write``), wait for room (``wait_news``, while ``full``), send in order (``run``, one task).
 
     ``run`` returns after ``end`` when everything is out. It raises ``trio.TooSlowError`` for a peer that accepts nothing for
     ``timeout`` seconds, and what the stream raises when it breaks; nothing is sent after that.
@@ -45,11 +45,6 @@ class Writer(SendQueue):
         if self._queue and (not result or self.size - added >= self._high):
             self._answers += added
         return added
-
-    async def wait_room(self) -> None:
-        """Wait until results may be queued again, or the writer has ended."""
-        while self.full:
-            await self._room.wait()
 
     async def wait_taken(self) -> None:
         """Wait until what was queued as answers is being sent, or the writer has ended."""
@@ -90,6 +85,14 @@ class Writer(SendQueue):
 
     def _emptied(self) -> None:
         self._answers = 0
+
+    async def wait_news(self) -> None:
+        """Wait until there may be room again, the writer has ended, or ``look_again`` was called."""
+        await self._room.wait()
+
+    def look_again(self) -> None:
+        """Wake everybody who waits: there may be a reason not to."""
+        self._tell_room()
 
     def _tell_room(self) -> None:
         room, self._room = self._room, trio.Event()

@@ -12,15 +12,26 @@ import trio
 
 from protocol.nnrp.enums import (
     ErrorCode,
+    FlowScope,
     HeaderFlags,
     MessageType,
     SessionErrorCode,
     SessionFlags,
     SessionStatus,
+    UpdateReason,
 )
 from protocol.nnrp.extensions import ALL_FEATURES
 from protocol.nnrp.machines.opening import OpenPolicy
-from protocol.nnrp.messages import Close, Error, FrameCancel, Pong, SessionClose, SessionOpen, SessionOpenAck
+from protocol.nnrp.messages import (
+    Close,
+    Error,
+    FlowUpdate,
+    FrameCancel,
+    Pong,
+    SessionClose,
+    SessionOpen,
+    SessionOpenAck,
+)
 from protocol.nnrp.packet import Packet
 from protocol.nnrp.vendor import ResumeFrom, SubmitContext
 from server.nnrp.policy import ServingPolicy, token_check
@@ -166,6 +177,35 @@ async def test_resume_while_the_old_connection_is_half_open() -> None:
         assert error.error_code == ErrorCode.INVALID_STATE
         assert text_of(await new.receive(MessageType.RESULT_PUSH)) == b"sleep=200;work"
         await old.nothing_comes()
+
+
+@pytest.mark.parametrize("why", ["full", "paused"])
+async def test_what_waits_for_a_dead_connection_comes_on_the_next(why: str) -> None:
+    """C-088, 13.6: a result that waits for room, or for its client to go on, waits no longer when the session is elsewhere."""
+    go = trio.Event()
+
+    async def handler(submit: Submit, emit: Emit) -> Answer:
+        if bytes(submit.data()[0]) == b"last":
+            await go.wait()
+        return await EchoWorker().run(submit, emit)
+
+    async with serving_nnrp(ServingPolicy(send_timeout=600), functions(handler)) as served, served.peer() as dead:
+        token = token_of(await dead.open(RESUMABLE, features=ALL_FEATURES))
+        await dead.submit(1, b"last", session_id=5, context=SubmitContext(1))
+        (session,) = served.service.sessions
+        await served.wait_until(lambda: session.machine.in_flight == 1)
+        if why == "full":
+            session.link.writer.write([bytes(32 * 1024 * 1024)])  # type: ignore[union-attr]  # attached
+        else:
+            pause = FlowUpdate(scope_kind=FlowScope.SESSION, update_reason=UpdateReason.PAUSE, credit_epoch=1)
+            await dead.send(pause, session_id=5)
+            await served.wait_until(lambda: not session.machine.may_push())
+        go.set()
+        await served.wait_until(lambda: served.service.turns.scheduler.statistics().suspended == 1)
+        async with served.peer() as peer:
+            answer = await peer.open(RESUMABLE, token=token, features=ALL_FEATURES)
+            assert ack(answer).session_status is SessionStatus.RESUMED
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"last"
 
 
 async def test_the_window_opens_and_closes_on_time() -> None:
