@@ -9,7 +9,7 @@ from __future__ import annotations
 from client.nnrp.attaching import NnrpTicket, attach_session, nnrp_ticket
 from client.nnrp.background import Background, BackgroundEvent
 from client.nnrp.cache import Lease, NnrpCache, ObjectVersion, object_dependency, schema_dependency
-from client.nnrp.connection import NnrpConnection, NnrpOptions, open_nnrp
+from client.nnrp.connection import NnrpConnection, open_nnrp
 from client.nnrp.errors import (
     NnrpCacheRefused,
     NnrpClientError,
@@ -20,6 +20,7 @@ from client.nnrp.errors import (
     NnrpResultsLost,
     NnrpSessionOver,
 )
+from client.nnrp.options import NnrpOptions
 from client.nnrp.probing import Candidate, probe_transports
 from client.nnrp.results import Result
 from client.nnrp.session import NnrpSession, SubmitOptions

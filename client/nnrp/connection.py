@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import attrs
 import trio
 
-from client.backoff import Backoff, ReconnectPolicy
+from client.backoff import Backoff
 from client.nnrp.credit import CreditQueue
-from client.nnrp.dialling import Connect, dial
-from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused, NnrpResultsLost, NnrpSessionOver
+from client.nnrp.delivering import deliver, deliver_error, lose_unreadable
+from client.nnrp.dialling import dial
+from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused, NnrpSessionOver
 from client.nnrp.link import Link
 from client.nnrp.moving import Mover
-from client.nnrp.results import Result, drop_details, event_id_of
-from client.nnrp.session import NnrpSession, Sent, ended
+from client.nnrp.options import NnrpOptions
+from client.nnrp.session import NnrpSession
 from protocol.layout import Buffer
-from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import (
-    ErrorScope,
     InFlightPolicy,
     MessageType,
     OperationFeatures,
@@ -33,7 +31,6 @@ from protocol.nnrp.enums import (
     ProfileId,
     SessionErrorCode,
     SessionFlags,
-    SessionState,
 )
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
@@ -41,11 +38,11 @@ from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits
 from protocol.nnrp.machines.connection_table import Dialect
-from protocol.nnrp.machines.session import Delivery, Session
-from protocol.nnrp.messages import ClientHello, Error, ResultHint, ResultPush, SessionOpen, SessionOpenAck
+from protocol.nnrp.machines.session import Session
+from protocol.nnrp.messages import ClientHello, Error, SessionOpen, SessionOpenAck
 from protocol.nnrp.vendor import ResumeFrom
 
-__all__ = ["NnrpConnection", "NnrpOptions", "open_nnrp"]
+__all__ = ["NnrpConnection", "open_nnrp"]
 
 logger = logging.getLogger("moorline.client")
 
@@ -71,36 +68,6 @@ _HELLO: Final = ClientHello(
 _FLAGS: Final = (
     SessionFlags.ALLOW_SCHEMA_OVERRIDE | SessionFlags.ALLOW_BACKGROUND_RESULTS | SessionFlags.ALLOW_CACHE_LEASES
 )
-
-
-@attrs.frozen(slots=True, kw_only=True)
-class NnrpOptions:
-    """Times in seconds. ``dialect`` names the server where it is not a full preview3 one. ``reconnect`` None: a lost
-    connection is the end. ``connect`` opens the stream of every transport but QUIC, for tests and tunnels. ``ca_file``:
-    whose certificates to trust, in PEM, instead of those of the system. ``one_stream`` and ``datagrams`` are about QUIC: use
-    one stream for everything, as nnrp-rs does; send PING and FRAME_CANCEL as datagrams, which may be lost. ``alternatives``
-    are further URLs of the same server, tried in turn when a connection was lost. ``answer_timeout``: how long the server may
-    take to answer a SESSION_OPEN, a SESSION_MIGRATE, a PING or a CACHE_PUT."""
-
-    token: str | None = None
-    dialect: Literal["native", "nnrp-py", "nnrp-rs"] = "native"
-    strict: bool = False
-    open_timeout: float = 10.0
-    answer_timeout: float = 30.0
-    send_timeout: float = 30.0
-    keepalive: float = 30.0
-    idle_timeout: float = 120.0
-    reconnect: ReconnectPolicy | None = attrs.field(factory=lambda: ReconnectPolicy(base=0.2, give_up_after=120.0))
-    connect: Connect | None = None
-    ca_file: str | None = None
-    one_stream: bool = False
-    datagrams: bool = False
-    alternatives: tuple[str, ...] = ()
-    random: random.Random = attrs.field(factory=random.Random)
-
-    @property
-    def auth(self) -> bytes:
-        return b"" if self.token is None else self.token.encode("utf-8")
 
 
 @attrs.define(slots=True, eq=False)
@@ -525,8 +492,10 @@ class NnrpConnection:
     # What happens
 
     def _act(self, event: events.Event) -> None:
-        act = _ACTS.get(type(event))
-        if act is not None:
+        credit = deliver(event)
+        if credit:
+            self._go_on()
+        elif credit is None and (act := _ACTS.get(type(event))) is not None:
             act(self, event)
 
     def _on_hello(self, event: events.HelloAccepted) -> None:
@@ -548,46 +517,13 @@ class NnrpConnection:
             return
         if not isinstance(event, events.ErrorReceived):
             return
-        if event.operation is not None and isinstance(sent := event.operation.attachment, Sent):
-            sent.submission.finish(ended(event.operation, message.error_code))
-        if event.session is not None and message.error_scope is ErrorScope.SESSION:
-            self._on_session_error(event.session, message, text)
-        if event.session is not None:
-            self._note_closed(event.session)
+        if self._link is not None:
+            deliver_error(self._link.machine, event, message, text)
         self._go_on()
-
-    def _on_session_error(self, machine: Session, message: Error, text: str) -> None:
-        session = machine.attachment
-        if message.is_fatal and self._link is not None:
-            self._link.machine.detach(machine.session_id)
-            if isinstance(session, NnrpSession):
-                session.fail(
-                    NnrpSessionOver(text or f"the server has given the session up ({message.error_code:#06x})")
-                )
-        else:
-            self._on_gap(session, message, text)
 
     def _on_spoilt(self, connection: Connection, header: Header, fault: NnrpError) -> None:
-        """A result came that cannot be read. It may have been the last: here its operation is over, as lost, and at the server
-        it is cancelled."""
-        session = connection.sessions.get(header.session_id)
-        operation = session.operations.of_frame(header.frame_id) if session is not None and session.in_flight else None
-        if session is None or operation is None or not isinstance(sent := operation.attachment, Sent):
-            return
-        sent.submission.cancel()
-        sent.submission.finish(NnrpResultsLost(f"a result could not be read: {fault}"))
-        session.receive_drop(header.frame_id)
-        self._go_on()
-
-    def _on_gap(self, session: object, message: Error, text: str) -> None:
-        """Results were lost at the server. What they belonged to cannot be told, so nothing is waited for any more."""
-        if not isinstance(session, NnrpSession) or message.error_code != SessionErrorCode.RESUME_REJECTED:
-            return
-        session.background.note_gap()
-        for operation in list(session.machine.operations) if session.machine.in_flight else []:
-            if isinstance(sent := operation.attachment, Sent):
-                sent.submission.cancel()
-                sent.submission.finish(NnrpResultsLost(text))
+        if lose_unreadable(connection, header, fault):
+            self._go_on()
 
     def _on_opened(self, event: events.SessionOpened) -> None:
         opening = self._openings.popleft()
@@ -638,78 +574,9 @@ class NnrpConnection:
         opening.answered.set()
         self._note_move()
 
-    def _on_result(self, event: events.ResultReceived) -> None:
-        session, operation, packet, delivery = event.session, event.operation, event.packet, event.delivery
-        sent, served = operation.attachment, session.attachment
-        event_id = event_id_of(packet)
-        if event_id and isinstance(served, NnrpSession):
-            served.last_event_id = max(served.last_event_id, event_id)
-        if isinstance(sent, Sent):
-            if delivery is not Delivery.LATE:
-                metadata, content = packet.metadata, packet.content
-                assert isinstance(metadata, ResultPush)
-                assert isinstance(content, DataBody)
-                final, hints = delivery is Delivery.FINAL, session.terms.features != 0
-                sent.submission.put(Result(metadata, content, event.state, final, hints, event_id))
-            elif operation.settled:
-                sent.submission.finish(ended(operation, 0))
-        if operation.settled:
-            self._note_closed(session)
-            self._go_on()
-
-    def _on_drop(self, event: events.DropReceived) -> None:
-        session, sent = event.session.attachment, event.operation.attachment
-        if isinstance(session, NnrpSession):
-            session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
-        if isinstance(sent, Sent):
-            sent.submission.finish(ended(event.operation, drop_details(event.packet)))
-        self._note_closed(event.session)
-        self._go_on()
-
-    def _on_background(self, event: events.BackgroundReceived) -> None:
-        session = event.session.attachment
-        if isinstance(session, NnrpSession):
-            session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
-            session.background.put(event)
-
-    def _on_flow(self, event: events.FlowReceived) -> None:
-        self._go_on()
-
-    def _on_hint(self, event: events.HintReceived) -> None:
-        session, hint = event.session, event.packet.metadata
-        assert isinstance(hint, ResultHint)
-        if session is not None and isinstance(session.attachment, NnrpSession):
-            session.attachment.take_hint(hint, event.packet.header.frame_id)
-
-    def _on_patched(self, event: events.PatchAnswered) -> None:
-        session = event.session.attachment
-        if isinstance(session, NnrpSession):
-            session.patched(event.packet)
-
-    def _on_cache_answer(self, event: events.CacheAnswered) -> None:
-        session = None if event.session is None else event.session.attachment
-        if isinstance(session, NnrpSession):
-            session.cache.answered(event.packet)
-
     def _on_pong(self, event: events.PongReceived) -> None:
         if self._pings:
             self._pings.popleft().set()
-
-    def _on_close_progress(self, event: events.SessionCloseProgress) -> None:
-        session = event.session.attachment
-        if event.step.closed and isinstance(session, NnrpSession):
-            error = NnrpSessionOver("the session was closed")
-            for operation in event.step.abandoned:
-                if isinstance(sent := operation.attachment, Sent):
-                    sent.submission.finish(error)
-            session.fail(error)
-        self._go_on()
-
-    def _note_closed(self, machine: Session) -> None:
-        """The last terminal message may have been what a close waited for."""
-        session = machine.attachment
-        if machine.state is SessionState.CLOSED and isinstance(session, NnrpSession) and session.machine is machine:
-            session.fail(NnrpSessionOver("the session was closed"))
 
     # Inside
 
@@ -824,13 +691,5 @@ _ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {
     events.SessionOpened: NnrpConnection._on_opened,
     events.SessionRefused: NnrpConnection._on_refused,
     events.MigrateAnswered: NnrpConnection._on_migrated,
-    events.ResultReceived: NnrpConnection._on_result,
-    events.DropReceived: NnrpConnection._on_drop,
-    events.BackgroundReceived: NnrpConnection._on_background,
-    events.FlowReceived: NnrpConnection._on_flow,
-    events.HintReceived: NnrpConnection._on_hint,
-    events.PatchAnswered: NnrpConnection._on_patched,
-    events.CacheAnswered: NnrpConnection._on_cache_answer,
     events.PongReceived: NnrpConnection._on_pong,
-    events.SessionCloseProgress: NnrpConnection._on_close_progress,
 }

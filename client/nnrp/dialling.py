@@ -23,7 +23,7 @@ _PORTS: Final = {"ws": 80, "wss": 443}
 
 
 class Dialling(Protocol):
-    """What dialling needs to know (`client.nnrp.connection.NnrpOptions`)."""
+    """What dialling needs to know (`client.nnrp.options.NnrpOptions`)."""
 
     @property
     def token(self) -> str | None: ...

@@ -10,10 +10,10 @@ from typing import Final
 import attrs
 import trio
 
-from client.nnrp.connection import NnrpOptions
 from client.nnrp.dialling import dial
 from client.nnrp.errors import NnrpConnectionLost, NnrpRefused
 from client.nnrp.link import Link
+from client.nnrp.options import NnrpOptions
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.events import Event, ProbeAnswered
