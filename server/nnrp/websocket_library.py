@@ -3,6 +3,7 @@ however many pieces it comes; messages wait by their bytes, not their number; se
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any, Final, cast
 
@@ -66,11 +67,11 @@ class GuardedConnection(trio_websocket.WebSocketConnection):
             raise trio_websocket.ConnectionClosed(self._close_reason)
         data = b"".join([self._wsproto.send(BytesMessage(data=each)) for each in packets])
         async with self._stream_lock:
-            try:
+            with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                 await self._stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                await self._abort_web_socket()
-                raise trio_websocket.ConnectionClosed(self._close_reason) from None
+                return
+            await self._abort_web_socket()
+            raise trio_websocket.ConnectionClosed(self._close_reason)
 
     async def _handle_message_event(self, event: Any) -> None:
         self._frames += 1

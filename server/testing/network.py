@@ -110,13 +110,13 @@ class Network:
         finally:
             link.client.close()
 
-    async def _give_up(self, link: Link, timeout: float) -> None:
-        await trio.sleep(timeout)
+    async def _give_up(self, link: Link, patience: float) -> None:
+        await trio.sleep(patience)
         link.reset()
 
     def _note_cut(self, link: Link) -> None:
-        if (timeout := TIMEOUTS.get(link.faults.cut or Cut.RESET)) is not None:
-            self._nursery.start_soon(self._give_up, link, timeout)
+        if (patience := TIMEOUTS.get(link.faults.cut or Cut.RESET)) is not None:
+            self._nursery.start_soon(self._give_up, link, patience)
         self.cuts += 1
         if self.plan is not None:
             self.plan.done += 1
