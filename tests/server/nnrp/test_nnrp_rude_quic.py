@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from aioquic.quic.events import QuicEvent, StreamDataReceived
 
 from client.nnrp import open_nnrp
 from protocol.nnrp.enums import MessageType
@@ -130,15 +131,24 @@ async def test_a_peer_that_wants_no_answer(tmp_path: Path, library: str) -> None
     """STOP_SENDING on an answer that goes on: its rest is nobody's, and the operations behind it are answered."""
 
     async def behave(peer: Peer) -> None:
+        received = peer.quic_event_received
+        begun: asyncio.Queue[int] = asyncio.Queue()
         stopped: set[int] = set()
+
+        def stop_at_the_first_bytes(event: QuicEvent) -> None:
+            received(event)
+            # Afterwards the rest may come all at once, and a stream that is complete cannot be stopped.
+            if isinstance(event, StreamDataReceived) and event.stream_id & 3 == 3 and event.stream_id not in stopped:
+                assert not event.end_stream
+                peer._quic.stop_stream(event.stream_id, 7)
+                stopped.add(event.stream_id)
+                begun.put_nowait(event.stream_id)
+
+        peer.quic_event_received = stop_at_the_first_bytes  # type: ignore[method-assign]
         for number in range(1, 6):
             peer.put_uni(submit_packet(number, b"partial=4;" + bytes(200_000)))
-            # What the one before had brought until it was stopped may still be in front.
-            while (stream_id := (await peer.next(MessageType.RESULT_PUSH))[0]) in stopped:
-                pass
-            peer._quic.stop_stream(stream_id, 7)
+            await asyncio.wait_for(begun.get(), 10)
             peer.transmit()
-            stopped.add(stream_id)
         await asyncio.sleep(0.1)
         while not peer.packets.empty():
             peer.packets.get_nowait()
