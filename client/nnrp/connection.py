@@ -612,7 +612,7 @@ class NnrpConnection:
     def _spare_id(self, link: Link) -> int:
         """The id to ask for, 0 where the server may choose. It knows nothing on a new connection of the sessions that are still to
         be resumed there, and would give out the id of one."""
-        if all(each.attached for each in self._sessions.values()):
+        if not self.resuming or all(each.attached for each in self._sessions.values()):
             return 0
         taken = {
             *self._sessions,
