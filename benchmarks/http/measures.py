@@ -66,7 +66,7 @@ def _share_of_alone(medians: Mapping[str, Figures]) -> tuple[float, bool]:
 
 
 def _round_trips(server: str, agent: tuple[str, ...]) -> Figures:
-    """Both transports and two widths, beside the agent alone and, for a WebSocket, the bare relay in the same minute."""
+    """Both transports and two widths, beside the agent alone and behind the bare relays in the same minute."""
     figures: Figures = {}
     for width in (1, 20):
         alone = rounds.alone(agent, width)
@@ -81,6 +81,8 @@ def _round_trips(server: str, agent: tuple[str, ...]) -> Figures:
             figures[f"relay_ws_{width}"] = taken["per_s"]
             figures[f"relay_ws_{width}_cpu_us"] = taken["cpu_us"]
             figures[f"relay_share_ws_{width}"] = taken["per_s"] / alone
+            figures[f"copies_{width}"] = rounds.over_copies(agent, width)["per_s"]
+            figures[f"copies_share_{width}"] = figures[f"copies_{width}"] / alone
     return figures
 
 

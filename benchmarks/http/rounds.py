@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,7 +21,7 @@ import msgspec
 from benchmarks.http.acp_wire import ClientSocket, Connection, prompt_message
 from benchmarks.http.servers import AGENT, ROOT, Server, serving
 
-__all__ = ["LIBRARY_AGENT", "alone", "over_http", "over_websocket"]
+__all__ = ["LIBRARY_AGENT", "alone", "over_copies", "over_http", "over_websocket"]
 
 LIBRARY_AGENT = (sys.executable, str(ROOT / "tests/interop/agents/pypi_agent.py"))
 """A trivial agent on the official Python library: what a real one costs at least."""
@@ -32,16 +34,28 @@ def alone(agent: tuple[str, ...] = AGENT, width: int = 1, seconds: float = 4.0) 
     process = subprocess.Popen(agent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=Path.cwd())
     assert process.stdin is not None
     assert process.stdout is not None
-    out = process.stdout.fileno()
-    stdin = process.stdin
+    rate = _over_lines(process.stdin.write, partial(os.read, process.stdout.fileno()), width, seconds)
+    process.kill()
+    process.wait()
+    return rate
+
+
+def over_copies(agent: tuple[str, ...] = AGENT, width: int = 1, seconds: float = 4.0) -> dict[str, float]:
+    """Round trips per second of the agent behind the relay that copies bytes between a TCP connection and its pipes."""
+    with serving("copies", agent=agent) as server, socket.create_connection(server.address) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return {"per_s": _over_lines(sock.sendall, sock.recv, width, seconds)}
+
+
+def _over_lines(write: Callable[[bytes], object], read: Callable[[int], bytes], width: int, seconds: float) -> float:
     rest = b""
 
     def send(message: object) -> None:
-        stdin.write(msgspec.json.encode(message) + b"\n")
+        write(msgspec.json.encode(message) + b"\n")
 
     def lines() -> list[bytes]:
         nonlocal rest
-        *whole, rest = (rest + os.read(out, 1 << 16)).split(b"\n")
+        *whole, rest = (rest + read(1 << 16)).split(b"\n")
         return whole
 
     def ask(number: int, method: str, params: object) -> dict[str, object]:
@@ -68,10 +82,7 @@ def alone(agent: tuple[str, ...] = AGENT, width: int = 1, seconds: float = 4.0) 
             number = msgspec.json.decode(line)["id"]
             send(prompts[number])
             count += 1
-    rate = count / (time.monotonic() - start)
-    process.kill()
-    process.wait()
-    return rate
+    return count / (time.monotonic() - start)
 
 
 def _request(server: Server, connection_id: str, message: object) -> bytes:

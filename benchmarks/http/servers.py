@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -82,16 +83,21 @@ def _qwen(workspace: Path, flags: tuple[str, ...], agent: tuple[str, ...]) -> tu
     return command, {**env, "OPENAI_MODEL": "none", "HOME": str(workspace.parent)}
 
 
-def _relay(_: Path, __: tuple[str, ...], agent: tuple[str, ...]) -> tuple[list[str], dict[str, str]]:
-    return [sys.executable, "-m", "benchmarks.http.relay", *agent], {}
+def _relay(_: Path, __: tuple[str, ...], agent: tuple[str, ...], *, form: str) -> tuple[list[str], dict[str, str]]:
+    return [sys.executable, "-m", "benchmarks.http.relay", form, *agent], {}
 
 
-_COMMANDS = {"moorline": _moorline, "qwen": _qwen, "relay": _relay}
+_COMMANDS = {
+    "moorline": _moorline,
+    "qwen": _qwen,
+    "relay": partial(_relay, form="websocket"),
+    "copies": partial(_relay, form="copies"),
+}
 
 
 @contextmanager
 def serving(name: str, *flags: str, agent: tuple[str, ...] = AGENT) -> Iterator[Server]:
-    """The server `name` (or the relay, which takes no flags) on a free port with the benchmark agent behind it; ended by SIGTERM, in the end by SIGKILL."""
+    """The server `name` (or a relay, which takes no flags) on a free port with the benchmark agent behind it; ended by SIGTERM, in the end by SIGKILL."""
     with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as root:
         workspace = Path(root) / "workspace"
         workspace.mkdir()
