@@ -11,7 +11,7 @@ from typing import Any, Final
 import attrs
 import trio
 
-from server.config import Config, load
+from server.config import Config, load, unknown_variables
 from server.ground import Ground
 from server.guard_policy import GuardPolicy
 from server.metrics import Metrics
@@ -120,6 +120,8 @@ class Application:
         config = self._settle_config(self._config if self._config is not None else load())
         if self._set_up_logs:
             set_up_logging(config.log_level, config.log_format)
+            if unknown := unknown_variables():
+                log.warning("unknown_variables", variables=unknown)
         if self._workers > 1:
             log.warning("several_workers_share_no_sessions", workers=self._workers)
         self._apply(config)

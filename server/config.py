@@ -18,10 +18,21 @@ from server.limits import ConfigError, Kind, Section, Setting, networks, parse, 
 if TYPE_CHECKING:
     from sessions.limits import Limits
 
-__all__ = ["FILE_VARIABLE", "NNRP_PORT", "SETTINGS", "Config", "ConfigError", "is_loopback", "load"]
+__all__ = [
+    "FILE_VARIABLE",
+    "NNRP_PORT",
+    "SETTINGS",
+    "Config",
+    "ConfigError",
+    "is_loopback",
+    "load",
+    "unknown_variables",
+]
 
 FILE_VARIABLE: Final = "MOORLINE_CONFIG"
 """Environment variable naming the TOML file; ``--config`` comes before it."""
+CLIENT_VARIABLES: Final = ("MOORLINE_URL", "MOORLINE_NNRP_URL")
+"""What the client commands read besides the token."""
 NNRP_PORT: Final = 4171
 """TCP port of NNRP where nothing else is said (issue 5, Listeners)."""
 _MIB: Final = 2**20
@@ -627,6 +638,13 @@ def load(
         raise ConfigError(
             origins.get(error.origin.removeprefix("--").replace("-", "_"), error.origin), error.problem
         ) from None
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> list[str]:
+    """Variables that are named like settings and are none: written wrongly, or made by an orchestrator for a service of this name."""
+    known = {FILE_VARIABLE, *CLIENT_VARIABLES, *(declared.variable for declared in SETTINGS if declared.served)}
+    environ = os.environ if environ is None else environ
+    return sorted(name for name in environ if name.startswith("MOORLINE_") and name not in known)
 
 
 def is_loopback(host: str) -> bool:

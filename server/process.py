@@ -15,7 +15,7 @@ from server.application import Application
 from server.config import NNRP_PORT, Config
 from server.memory import give_back_large_blocks
 from server.serve import serve
-from server.telemetry import log, set_up_logging
+from server.telemetry import log
 
 __all__ = ["run"]
 
@@ -27,9 +27,8 @@ def run(config: Config) -> int:
     outside = _Outside()
     for number in _SIGNALS:
         signal.signal(number, outside)
-    set_up_logging(config.log_level, config.log_format)
     give_back_large_blocks()
-    application = Application(config, nnrp_port=NNRP_PORT)
+    application = Application(config, nnrp_port=NNRP_PORT, set_up_logs=True)
     failures: list[str] = []
     try:
         trio.run(_serve, config, application, outside)

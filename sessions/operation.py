@@ -171,10 +171,12 @@ class Operation:
     state: OperationState = attrs.field(default=OperationState.ACCEPTED, init=False)
     cancel_reason: CancelReason | None = attrs.field(default=None, init=False)
     outcome: Outcome | None = attrs.field(default=None, init=False)
-    started_at: int | None = attrs.field(default=None, init=False)
-    """Wall clock, ms; None while it waits."""
+    started: float | None = attrs.field(default=None, init=False)
+    """In Trio's clock; None while it waits."""
     cancelled_at: int | None = attrs.field(default=None, init=False)
     """When the cancel was asked for; wall clock, ms."""
+    cancelled: float = attrs.field(default=math.inf, init=False)
+    """The same in Trio's clock."""
     queued: bool = attrs.field(default=False, init=False)
     """It was accepted behind others (REST-067)."""
     told: trio.Event | None = attrs.field(default=None, init=False)

@@ -631,7 +631,7 @@ class Session:
         if operation.settled:
             return
         operation.step(OperationInput.START)
-        operation.started_at = self._harbour.now_ms()
+        operation.started = trio.current_time()
         operation.scope.deadline = operation.received + operation.deadline
         try:
             with operation.scope:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import trio
+
 from sessions.events import EventType
 from sessions.operation import CancelReason, Operation, OperationState, Outcome, PromptRequest
 
 if TYPE_CHECKING:
     from sessions.session import Session
 
-__all__ = ["TurnReport"]
+__all__ = ["TurnReport", "cancel_report"]
+
+
+def cancel_report(operation: Operation) -> dict[str, int]:
+    """``promptCancelled`` of an operation that was cancelled after it had started: ``cancelledAt`` is of the wall clock, ``elapsedMs``
+    of Trio's."""
+    assert operation.started is not None
+    assert operation.cancelled_at is not None
+    elapsed = operation.cancelled - operation.started
+    return {"cancelledAt": operation.cancelled_at, "elapsedMs": round(elapsed * 1000)}
 
 
 class TurnReport:
@@ -45,8 +56,12 @@ class TurnReport:
 
     def cancel_asked(self) -> None:
         """A running prompt is being cancelled (REST-069)."""
-        self._operation.cancelled_at = self._session.now_ms()
+        self._cancelled()
         self._publish(EventType.PROMPT_CANCELLED, with_id=False)
+
+    def _cancelled(self) -> None:
+        self._operation.cancelled_at = self._session.now_ms()
+        self._operation.cancelled = trio.current_time()
 
     def ended(self, outcome: Outcome) -> None:
         """The terminal event: exactly one (REST-090)."""
@@ -54,26 +69,23 @@ class TurnReport:
             self._operation_state(outcome)
             return
         operation = self._operation
-        removed = operation.queued and operation.started_at is None
+        removed = operation.queued and operation.started is None
         if removed:
             self._publish(EventType.PENDING_PROMPT_COMPLETED, state="removed")
         if outcome.state is OperationState.FAILED:
             self._error(outcome)
             return
         data: dict[str, Any] = {"stopReason": outcome.stop_reason or "end_turn"}
-        cancelled_at = operation.cancelled_at
-        if outcome.state is not OperationState.COMPLETED and operation.started_at is not None:
-            cancelled_at = cancelled_at or self._session.now_ms()
-            data["promptCancelled"] = {
-                "cancelledAt": cancelled_at,
-                "elapsedMs": cancelled_at - operation.started_at,
-            }
+        if outcome.state is not OperationState.COMPLETED and operation.started is not None:
+            if operation.cancelled_at is None:
+                self._cancelled()
+            data["promptCancelled"] = cancel_report(operation)
         self._session.turn_error = None
         self._publish(EventType.TURN_COMPLETE, **data)
 
     def completed(self) -> None:
         """After the terminal event of a prompt that had waited (REST-067)."""
-        if self._operation.queued and self._operation.started_at is not None:
+        if self._operation.queued and self._operation.started is not None:
             self._publish(EventType.PENDING_PROMPT_COMPLETED, state="completed")
 
     def _error(self, outcome: Outcome) -> None:
@@ -87,7 +99,7 @@ class TurnReport:
             data["code"] = str(error.code)
         if error.error_kind is not None:
             data["errorKind"] = error.error_kind
-        if outcome.reason is not CancelReason.DEADLINE and self._operation.started_at is not None:
+        if outcome.reason is not CancelReason.DEADLINE and self._operation.started is not None:
             self._publish(EventType.PROMPT_CANCELLED, with_id=False, reason="forward_failed")
         self._session.turn_error = {"sessionId": self._session.id, **data}
         self._publish(EventType.TURN_ERROR, **data)

@@ -128,6 +128,8 @@ class Follower:
         ring = self._engine.ring
         if plan.redelivery is Redelivery.AFTER_EVENT:
             position = min(plan.position, ring.head)
+            # What is no event of the ring stands behind all that the client has.
+            self._served.last_event_id = max(self._served.last_event_id, position)
         else:
             position = self._told if self._begun else ring.head
         self._passed = max(self._passed, self._after)

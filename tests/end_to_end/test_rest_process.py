@@ -223,3 +223,12 @@ async def test_ids_of_two_runs_differ(tmp_path: Path) -> None:
         for path in ("events", "status"):
             assert (await place.call("GET", f"/session/{first}/{path}")).status == 404
     assert first != second
+
+
+async def test_a_variable_with_a_typing_mistake_is_told(tmp_path: Path) -> None:
+    """Nobody would look for a setting that has no effect."""
+    command = ["server", "--port", "0", "--workspace", str(tmp_path)]
+    async with running(command, {"MOORLINE_PROT": "1"}) as process:
+        assert process.urls, process.output
+    (line,) = [each for each in process.lines if "unknown_variables" in each]
+    assert "'MOORLINE_PROT'" in line

@@ -39,7 +39,7 @@ from protocol.nnrp.vendor import ResumeFrom
 from server.nnrp.others import ids_of
 from tests.end_to_end.rest_place import Served, rest_server
 from tests.server.rest.api import Frame
-from tests.support.nnrp import HELLO, Peer, token_of
+from tests.support.nnrp import HELLO, Peer, raw, submit_packet, token_of
 from tests.support.serving import wait_until
 
 
@@ -233,6 +233,23 @@ async def test_the_raw_exchange(served: Served) -> None:
         refused = (await peer.open(request_of(ticket).replace(requested_session_id=5), token=ticket.token)).metadata
         assert isinstance(refused, SessionOpenAck)
         assert refused.session_error_code == SessionErrorCode.RESUME_REJECTED
+
+
+async def test_an_end_that_is_no_event_is_not_lost(served: Served) -> None:
+    """13.4, 13.7: a submit that is cancelled before the session has heard of it ends with a drop that the ring knows nothing of.
+    It stands behind the cursor that the client came with, and is sent again until a later event was seen."""
+    session_id = await served.create()
+    await served.run(session_id, "echo before")
+    cursor = ResumeFrom(last_event_id=shown(await served.replay(session_id))[-1])
+    ticket = await ticket_for(served, session_id)
+    async with raw_peer(served) as peer:
+        answer = await peer.open(request_of(ticket), token=ticket.token, features=ALL_FEATURES, resume_from=cursor)
+        cancel = raw(FrameCancel(), session_id=ticket.session_id, frame_id=1)
+        await peer.stream.send_all(submit_packet(1, b"hold", session_id=ticket.session_id) + cancel)
+        assert (await peer.receive(MessageType.RESULT_DROP)).header.frame_id == 1
+    async with raw_peer(served) as peer:
+        await peer.open(request_of(ticket), token=token_of(answer), features=ALL_FEATURES, resume_from=cursor)
+        assert (await peer.receive(MessageType.RESULT_DROP)).header.frame_id == 1
 
 
 async def test_wrong_tokens(served: Served) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.config import SETTINGS, Config, ConfigError, is_loopback, load
+from server.config import SETTINGS, Config, ConfigError, is_loopback, load, unknown_variables
 from server.limits import Kind, Setting, parse
 from sessions.limits import Limits
 
@@ -178,6 +178,16 @@ def test_flag_before_variable_before_file(declared: Setting, tmp_path: Path) -> 
     assert getattr(load(environ=environ, file=str(file)), declared.name) == low + 1
     both = load({declared.name: str(low + 2)}, environ=environ, file=str(file))
     assert getattr(both, declared.name) == low + 2
+
+
+def test_variables_that_look_like_settings() -> None:
+    """A variable with a typing mistake is not passed over in silence; those of the client commands are not ours to judge."""
+    environ = {declared.variable: "" for declared in SERVED} | {"MOORLINE_CONFIG": "", "MOORLINE_URL": "", "HOME": "/"}
+    assert unknown_variables(environ) == []
+    assert unknown_variables({**environ, "MOORLINE_RING_SIZE": "1", "MOORLINE_PROT": "1"}) == [
+        "MOORLINE_PROT",
+        "MOORLINE_RING_SIZE",
+    ]
 
 
 def test_file_may_be_named_by_the_environment(tmp_path: Path) -> None:

@@ -635,7 +635,7 @@ def test_relative_workspace_is_refused() -> None:
 
 
 async def test_operations_are_timed_by_trios_clock(runner: FakeRunner, autojump_clock: trio.testing.MockClock) -> None:
-    """Metrics: from acceptance to outcome, also across a wall clock that is set back an hour meanwhile."""
+    """Metrics and ``promptCancelled`` (REST-069), also across a wall clock that is set back an hour meanwhile."""
     noted: list[float] = []
 
     class Noting(NullObserver):
@@ -651,4 +651,7 @@ async def test_operations_are_timed_by_trios_clock(runner: FakeRunner, autojump_
         await trio.sleep(5)
         session.cancel_operation(first)
         await second.wait_settled()
+        report = events(session, "turn_complete")[0].value()["promptCancelled"]
     assert noted == pytest.approx([5.0, 5.0])
+    assert report["elapsedMs"] == 5000
+    assert 10**13 - 10**9 < report["cancelledAt"] < 10**13

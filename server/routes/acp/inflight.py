@@ -10,6 +10,7 @@ from protocol.jsonrpc import Id, encode_error, encode_notification, encode_resul
 from server.routes.acp.errors import agent_error, rpc_error_of
 from sessions import Operation, OperationState, Outcome
 from sessions.errors import RunnerLost
+from sessions.turn import cancel_report
 
 if TYPE_CHECKING:
     from server.routes.acp.binding import Binding
@@ -76,11 +77,8 @@ def _body(operation: Operation, outcome: Outcome) -> dict[str, Any]:
     cancelled = outcome.state is not OperationState.COMPLETED
     result: dict[str, Any] = {"stopReason": "cancelled" if cancelled else outcome.stop_reason or "end_turn"}
     meta = dict(outcome.meta or {})
-    if cancelled and operation.started_at is not None and operation.cancelled_at is not None:
-        meta["qwen.promptCancelled"] = {
-            "cancelledAt": operation.cancelled_at,
-            "elapsedMs": operation.cancelled_at - operation.started_at,
-        }
+    if cancelled and operation.started is not None and operation.cancelled_at is not None:
+        meta["qwen.promptCancelled"] = cancel_report(operation)
     if meta:
         result["_meta"] = meta
     return {"result": result}
