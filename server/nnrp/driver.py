@@ -126,9 +126,11 @@ class Link:
             self._reading.cancel()
 
     def after_settle(self, session: ServedSession) -> None:
-        """An operation was settled: it may have been the last of a session that closes."""
+        """An operation was settled: it may have been the last of a session that closes, or the last that it drains."""
         if session.closed_here:
             self.service.end_session(session, CancelReason.SESSION_CLOSED)
+        elif session.machine.closing is not None:
+            self._retime()
 
     async def wait_flow(self) -> None:
         """Wait for the next FLOW_UPDATE, for another connection to take a session over, or for the end."""

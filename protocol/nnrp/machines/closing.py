@@ -53,6 +53,7 @@ class Closing:
     asked_by_us: bool
     deadline: float = math.inf
     peer_watermark: int = 0
+    """The peer's last_operation_id, 0 where it names none. Where we carry out, a drain waits for no operation beyond it."""
     tag: int = 0
     confirmed: bool = False
     """The peer has said that it is done, ahead of results that are still under way."""
@@ -135,7 +136,8 @@ def receive_close(
         return _answer_closed(session)
     if mute or (not carries_out and ordered and message.in_flight_policy is InFlightPolicy.ABORT):
         return _answer_closed(session, abandoned=session.abandon())
-    if message.in_flight_policy is InFlightPolicy.DRAIN and message.drain_timeout_ms:
+    drains = message.in_flight_policy is InFlightPolicy.DRAIN and message.drain_timeout_ms
+    if drains and not (carries_out and _is_beyond(session, closing)):
         session.step(SessionInput.ACK_DRAINING, "SESSION_CLOSE_ACK")
         return CloseStep(acks=(_ack(session, CloseStatus.DRAINING),))
     if not carries_out:
@@ -162,11 +164,15 @@ def receive_close_ack(session: Session, message: SessionCloseAck, now: float, *,
     return CloseStep(abandoned=session.abandon(), closed=True)
 
 
-def close_on_settled(session: Session, now: float) -> CloseStep:
+def close_on_settled(session: Session, now: float, *, carries_out: bool) -> CloseStep:
     """An operation of a closing session was settled: the last one completes a close that the peer asked for, and lets ours
-    be said that waited for it."""
+    be said that waited for it. The last one up to the peer's watermark ends the drain: ``close_deadline`` is due at once."""
     closing = session.closing
-    if closing is None or session.in_flight or session.state is SessionState.CLOSED:
+    if closing is None or session.state is SessionState.CLOSED:
+        return CloseStep()
+    if session.in_flight:
+        if carries_out and closing.phase is ClosePhase.DRAINING and _is_beyond(session, closing):
+            closing.deadline = now
         return CloseStep()
     if not closing.asked_by_us:
         return _answer_closed(session)
@@ -189,6 +195,12 @@ def close_deadline(session: Session, now: float, *, carries_out: bool) -> CloseS
         session.step(SessionInput.CONNECTION_CLOSED, "SESSION_CLOSE")
         return CloseStep(abandoned=session.abandon(), closed=True)
     return _answer_closed(session, abandoned=session.abandon())
+
+
+def _is_beyond(session: Session, closing: Closing) -> bool:
+    """Whether all that is in flight lies beyond the watermark of the peer's close: nothing of it is drained."""
+    bound = closing.peer_watermark
+    return 0 < bound < session.watermark and all(each.operation_id > bound for each in session.operations)
 
 
 def _cut(session: Session, closing: Closing, now: float) -> CloseStep:

@@ -429,7 +429,8 @@ class SessionControl(Handshake):
 
     def _after_settle(self, session: Session, now: float) -> None:
         if session.closing is not None:
-            self._carry_out(session, closing.close_on_settled(session, now))
+            step = closing.close_on_settled(session, now, carries_out=self.side is Side.SERVER)
+            self._carry_out(session, step)
         if self.state is ConnectionState.DRAINING:
             self._end_if_drained()
 

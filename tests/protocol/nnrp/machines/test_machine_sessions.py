@@ -533,6 +533,26 @@ def test_leftovers_of_a_drain_are_cancelled(duo: Duo) -> None:
     assert mine.state is theirs.state is SessionState.CLOSED
 
 
+def test_a_drain_ends_at_the_watermark(duo: Duo) -> None:
+    """nnrp-wire 13.3: operations beyond last_operation_id are not waited for; what has settled by itself is no matter."""
+    mine, theirs = duo.open()
+    for _ in range(3):
+        duo.submit(mine)
+    server = duo.server.machine
+    duo.to_server(SessionClose(drain_timeout_ms=1000, last_operation_id=2), session_id=1)
+    finish(duo, theirs, served(theirs, 1), S.COMPLETED)
+    assert server.next_deadline() == 1.0
+    finish(duo, theirs, served(theirs, 2), S.COMPLETED)
+    assert theirs.state is SessionState.DRAINING
+    assert server.next_deadline() == 0.0
+    (event,) = server.handle_deadline(0.0)
+    assert [each.frame_id for each in event.step.cancelled] == [3]
+    assert finish(duo, theirs, event.step.cancelled[0], S.CANCELLED) is Ending.DROP
+    assert theirs.state is SessionState.CLOSED
+    statuses = [each.metadata.close_status for each in duo.sent("s2c", SessionCloseAck)]  # type: ignore[attr-defined]
+    assert statuses == [CloseStatus.DRAINING, CloseStatus.CLOSED]
+
+
 @pytest.mark.parametrize(
     ("policy", "timeout"), [(InFlightPolicy.DRAIN, 0), (InFlightPolicy.ABORT, 0), (InFlightPolicy.ABORT, 5000)]
 )
