@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from client.nnrp.options import NnrpOptions
 from client.nnrp.session import NnrpSession
 from protocol.layout import Buffer
 from protocol.nnrp.enums import (
+    ErrorScope,
     InFlightPolicy,
     MessageType,
     OperationFeatures,
@@ -31,6 +33,7 @@ from protocol.nnrp.enums import (
     ProfileId,
     SessionErrorCode,
     SessionFlags,
+    SessionStatus,
 )
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
@@ -39,7 +42,7 @@ from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.session import Session
-from protocol.nnrp.messages import ClientHello, Error, SessionOpen, SessionOpenAck
+from protocol.nnrp.messages import ClientHello, Error, ServerHelloAck, SessionOpen, SessionOpenAck
 from protocol.nnrp.vendor import ResumeFrom
 
 __all__ = ["NnrpConnection", "open_nnrp"]
@@ -78,7 +81,9 @@ class _Opening:
     request: SessionOpen
     resumed: NnrpSession | None = None
     again: bool = False
-    """Asked for the second time on this connection."""
+    """Asked for the second time on this connection, because the answer on the one before may be lost."""
+    backoff: Backoff | None = None
+    """Of a resume that the server has put off."""
     answered: trio.Event = attrs.field(factory=trio.Event)
     session: NnrpSession | None = None
     error: NnrpClientError | None = None
@@ -135,6 +140,8 @@ class NnrpConnection:
         self._error: NnrpClientError | None = None
         self._ready = trio.Event()
         self._hello: NnrpClientError | None = None
+        self._retry_at = -math.inf
+        """When the server, which has refused the connection for now, may be asked again."""
 
     # What is there
 
@@ -384,16 +391,17 @@ class NnrpConnection:
                 opening.resumed.fail(NnrpConnectionLost("the server did not answer the resume in time"))
                 self._go_on()
 
-    async def _resume_again(self, link: Link, session: NnrpSession) -> None:
-        """Ask once more when the server must have come to doubt. Once the connection is over this is nothing to see to: the next
-        one asks for every session that there is."""
+    async def _resume_again(self, opening: _Opening, session: NnrpSession, delay: float) -> None:
+        """Ask once more after ``delay`` seconds. Once the connection is over this is nothing to see to: the next one asks for
+        every session that there is."""
+        link = opening.link
         while not link.done.is_set():
-            with trio.move_on_after(DOUBT):
+            with trio.move_on_after(delay):
                 await link.done.wait()
             if session.over or session.attached:
                 return
             if self.machine is link.machine:
-                self.resume(link, session, again=True)
+                self.resume(link, session, again=opening.again, backoff=opening.backoff)
                 self._nursery.start_soon(self._watch_resumed, (self._openings[-1],))
                 link.flush()
                 return
@@ -442,7 +450,8 @@ class NnrpConnection:
     async def _again(self, backoff: Backoff | None) -> Link | None:
         """The next connection, while there is something to resume; None: it is the end."""
         while not self._closing and backoff is not None and self._sessions:
-            delay = backoff.next_delay(trio.current_time())
+            now = trio.current_time()
+            delay = backoff.next_delay(now, at_least=self._retry_at - now)
             if delay is None:
                 break
             await trio.sleep(delay)
@@ -502,7 +511,14 @@ class NnrpConnection:
         self._ready.set()
 
     def _on_hello_refused(self, event: events.HelloRefused) -> None:
-        self._hello = NnrpRefused("the server refused the hello")
+        answer = event.packet.metadata
+        assert isinstance(answer, ServerHelloAck)
+        self._refuse_hello("the server refused the hello", 0, answer.retry_after_ms)
+
+    def _refuse_hello(self, text: str, code: int, retry_after_ms: int) -> None:
+        retry_after = retry_after_ms / 1000
+        self._retry_at = trio.current_time() + retry_after
+        self._hello = NnrpRefused(text, code, retry_later=retry_after > 0, retry_after=retry_after)
         self._ready.set()
 
     def _on_error(self, event: events.ErrorReceived | events.ConnectionClosing) -> None:
@@ -512,9 +528,10 @@ class NnrpConnection:
             return
         text = bytes(packet.body)[: message.diagnostic_bytes].decode("utf-8", "replace")
         if not self._ready.is_set() and message.is_fatal:
-            self._hello = NnrpRefused(text or "the server refused the hello", message.error_code)
-            self._ready.set()
+            self._refuse_hello(text or "the server refused the hello", message.error_code, message.retry_after_ms)
             return
+        if message.is_fatal and message.error_scope is ErrorScope.CONNECTION:
+            self._retry_at = trio.current_time() + message.retry_after_ms / 1000
         if not isinstance(event, events.ErrorReceived):
             return
         if self._link is not None:
@@ -557,7 +574,7 @@ class NnrpConnection:
         opening = self._openings.popleft()
         answer = event.packet.metadata
         assert isinstance(answer, SessionOpenAck)
-        later = answer.session_status == 2
+        later = answer.session_status is SessionStatus.RETRY_LATER
         opening.error = NnrpRefused(
             f"the server refused the session: {event.outcome.name.lower()} ({answer.session_error_code:#010x})",
             answer.session_error_code,
@@ -565,14 +582,26 @@ class NnrpConnection:
         )
         session = opening.resumed
         if session is not None:
-            rejected = answer.session_error_code == SessionErrorCode.RESUME_REJECTED
-            if rejected and session.unheard and not opening.again:
-                self._nursery.start_soon(self._resume_again, opening.link, session)
-            else:
+            delay = self._resume_delay(opening, session, answer)
+            if delay is None:
                 session.fail(NnrpSessionOver("the session could not be resumed"))
                 self._go_on()
+            else:
+                self._nursery.start_soon(self._resume_again, opening, session, delay)
         opening.answered.set()
         self._note_move()
+
+    def _resume_delay(self, opening: _Opening, session: NnrpSession, answer: SessionOpenAck) -> float | None:
+        """In how many seconds a resume that was refused is asked for again on the same connection; None: it is the end."""
+        if answer.session_status is SessionStatus.RETRY_LATER and (policy := self._options.reconnect) is not None:
+            if opening.backoff is None:
+                opening.backoff = Backoff(policy, self._options.random)
+            return opening.backoff.next_delay(trio.current_time(), at_least=policy.base)
+        rejected = answer.session_error_code == SessionErrorCode.RESUME_REJECTED
+        if rejected and session.unheard and not opening.again:
+            opening.again = True
+            return DOUBT
+        return None
 
     def _on_pong(self, event: events.PongReceived) -> None:
         if self._pings:
@@ -641,10 +670,10 @@ class NnrpConnection:
         self._sessions[session.session_id] = session
         return session
 
-    def resume(self, link: Link, session: NnrpSession, *, again: bool = False) -> None:
+    def resume(self, link: Link, session: NnrpSession, *, again: bool = False, backoff: Backoff | None = None) -> None:
         """Ask for a session on another connection than it was on."""
         request = session.opened_with.replace(requested_session_id=session.session_id)
-        self._openings.append(_Opening(link, request, session, again))
+        self._openings.append(_Opening(link, request, session, again, backoff))
         features = OperationFeatures(session.machine.terms.features)
         watermark = ResumeFrom(last_event_id=session.last_event_id) if features else None
         link.machine.open_session(

@@ -30,7 +30,8 @@ def deliver_error(connection: Connection, event: events.ErrorReceived, message: 
     """An ERROR that leaves the connection: it ends an operation, or a session, or says that results were lost."""
     machine = event.session
     if event.operation is not None and isinstance(sent := event.operation.attachment, Sent):
-        sent.submission.finish(ended(event.operation, message.error_code))
+        retry_after = message.retry_after_ms / 1000
+        sent.submission.finish(ended(event.operation, message.error_code, retry_after=retry_after))
     if machine is None:
         return
     session = machine.attachment
@@ -106,7 +107,7 @@ def _background(event: events.BackgroundReceived) -> bool:
     return False
 
 
-def _flow(event: events.FlowReceived) -> bool:
+def _flow(event: events.FlowReceived | events.RetryDue) -> bool:
     return True
 
 
@@ -155,6 +156,7 @@ _ACTS: Final[dict[type, Callable[[Any], bool]]] = {
     events.DropReceived: _drop,
     events.BackgroundReceived: _background,
     events.FlowReceived: _flow,
+    events.RetryDue: _flow,
     events.HintReceived: _hint,
     events.PatchAnswered: _patched,
     events.CacheAnswered: _cache_answer,

@@ -31,12 +31,14 @@ class NnrpConnectionLost(NnrpClientError):
 
 
 class NnrpRefused(NnrpClientError):
-    """The server refused the hello or the session. ``code`` is its error code; with ``retry_later`` it may agree later."""
+    """The server refused the hello or the session. ``code`` is its error code; with ``retry_later`` it may agree later, and not
+    before ``retry_after`` seconds where it has said so (else 0)."""
 
-    def __init__(self, message: str, code: int = 0, *, retry_later: bool = False) -> None:
+    def __init__(self, message: str, code: int = 0, *, retry_later: bool = False, retry_after: float = 0.0) -> None:
         super().__init__(message)
         self.code = code
         self.retry_later = retry_later
+        self.retry_after = retry_after
 
 
 class NnrpSessionOver(NnrpClientError):
@@ -64,9 +66,11 @@ class NnrpPatchRefused(NnrpClientError):
 
 
 class NnrpOperationEnded(NnrpClientError):
-    """The operation ended without a result: cancelled, superseded or failed. ``code`` says why, where the server did."""
+    """The operation ended without a result: cancelled, superseded or failed. ``code`` says why, where the server did, and
+    ``retry_after`` in how many seconds it may be tried again (else 0)."""
 
-    def __init__(self, state: OperationState, code: int = 0, message: str = "") -> None:
+    def __init__(self, state: OperationState, code: int = 0, message: str = "", *, retry_after: float = 0.0) -> None:
         super().__init__(message or f"the operation was {state.name.lower()}" + (f" ({code:#06x})" if code else ""))
         self.state = state
         self.code = code
+        self.retry_after = retry_after

@@ -533,6 +533,6 @@ class NnrpSession:
         return template
 
 
-def ended(operation: Operation, code: int) -> NnrpOperationEnded:
-    """How an operation that got a drop has ended."""
-    return NnrpOperationEnded(operation.state, code)
+def ended(operation: Operation, code: int, *, retry_after: float = 0.0) -> NnrpOperationEnded:
+    """How an operation that got a drop, or an error, has ended."""
+    return NnrpOperationEnded(operation.state, code, retry_after=retry_after)

@@ -215,7 +215,8 @@ class Link:
             if self._concluded:
                 return
             for event in machine.handle_deadline(trio.current_time()):
-                _act_on_close(self, event, 0.0)
+                if isinstance(event, events.SessionCloseProgress):
+                    _act_on_close(self, event, 0.0)
             self.flush()
 
     async def _part(self) -> None:

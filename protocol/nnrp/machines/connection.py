@@ -32,7 +32,7 @@ from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.extensions import NO_FEATURES
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines.connection_table import Dialect
-from protocol.nnrp.machines.events import EndCause, Event, SessionCloseProgress
+from protocol.nnrp.machines.events import EndCause, Event, RetryDue, SessionCloseProgress
 from protocol.nnrp.machines.layers.core import ConnectionCounters, ConnectionLimits, Side
 from protocol.nnrp.machines.layers.data import DataFlow
 from protocol.nnrp.machines.outgoing import Outgoing
@@ -123,8 +123,9 @@ class Connection(DataFlow):
             self._refuse(error, packet.header)
             raise
 
-    def handle_deadline(self, now: float) -> list[SessionCloseProgress]:
-        """Time has come to ``now``: end what is over, cut drains, keep alive. The events are to be acted on."""
+    def handle_deadline(self, now: float) -> list[SessionCloseProgress | RetryDue]:
+        """Time has come to ``now``: end what is over, cut drains, keep alive, let go what was put off. The events are to be
+        acted on."""
         if self.closed:
             return []
         if self.state in (ConnectionState.INIT, ConnectionState.NEGOTIATING):
@@ -136,7 +137,7 @@ class Connection(DataFlow):
                 self._end(EndCause.IDLE_TIMEOUT)
                 return []
             self._last_received = now
-        events = self._close_deadlines(now)
+        events: list[SessionCloseProgress | RetryDue] = [*self._close_deadlines(now), *self._retries_due(now)]
         for store in list(self._stores.values()):
             store.cache.handle_deadline(now)
         if self.state is ConnectionState.DRAINING and now >= self._drain_deadline:
@@ -162,6 +163,8 @@ class Connection(DataFlow):
             soonest = min(soonest, self._drain_deadline)
         if self._closing:
             soonest = min(soonest, self._next_close_deadline())
+        if self._put_offs:
+            soonest = min(soonest, *[each.retry_at or 0.0 for each in self._put_offs])
         if self._stores:
             soonest = min(soonest, *[store.cache.next_deadline() for store in self._stores.values()])
         return soonest

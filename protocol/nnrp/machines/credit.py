@@ -30,6 +30,7 @@ class Hold(IntEnum):
     HARD = 3
     DRAIN_ONLY = 4
     BACKGROUND_ONLY = 5
+    RETRY_LATER = 6
 
 
 class Applied(IntEnum):
@@ -125,6 +126,21 @@ class Window:
         if broken is None or (now < self._tolerated_until and self.in_flight < self._tolerated):
             return None
         return broken
+
+    def put_off(self, until: float) -> bool:
+        """For the end that submits: nothing new before ``until``, the peer's retry_after. False where something else holds new
+        work back, which the peer has to lift itself."""
+        if self._gate not in (None, Hold.RETRY_LATER):
+            return False
+        self._gate, self.retry_at = Hold.RETRY_LATER, until
+        return True
+
+    def handle_deadline(self, now: float) -> bool:
+        """Whether ``retry_at`` has come: new work is put off no longer."""
+        if self._gate is not Hold.RETRY_LATER or self.retry_at is None or now < self.retry_at:
+            return False
+        self._gate = None
+        return True
 
     def take(self) -> None:
         """One operation starts. The caller has asked ``hold`` or ``overrun`` in the same step."""

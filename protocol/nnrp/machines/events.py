@@ -47,6 +47,7 @@ __all__ = [
     "ProbeAnswered",
     "ProbeReceived",
     "ResultReceived",
+    "RetryDue",
     "SessionCloseProgress",
     "SessionOpenReceived",
     "SessionOpened",
@@ -188,6 +189,12 @@ class FlowReceived(msgspec.Struct, gc=False):
     applied: Applied
 
 
+class RetryDue(msgspec.Struct, gc=False):
+    """The time is over for which the peer had put off new operations, in the session or in the whole connection (13.6)."""
+
+    session: Session | None
+
+
 class CachePutDone(msgspec.Struct, gc=False):
     """Stored or refused, and answered."""
 
@@ -282,6 +289,7 @@ Event: TypeAlias = (
     | PatchAnswered
     | SessionCloseProgress
     | FlowReceived
+    | RetryDue
     | CachePutDone
     | CacheAnswered
     | CacheInvalidated

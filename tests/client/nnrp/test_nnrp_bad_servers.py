@@ -62,7 +62,7 @@ class Server:
     """One connection of a server that says what it is told to. It answers PING unless told not to, so that the connection
     lives on whatever else it leaves unsaid."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self.seen: list[MessageType] = []
         self.pongs = True

@@ -350,8 +350,15 @@ class DataFlow(CacheFlow):
         reverse = (self.side is Side.CLIENT) is ours
         tolerance = self.limits.reduction_tolerance if ours else 0.0
         if session is not None:
-            return session.apply_credit(message.operation_id, update, now, reverse=reverse, tolerance=tolerance)
-        return self.reverse.apply(update, now) if reverse else self.window.apply(update, now, tolerance=tolerance)
+            applied = session.apply_credit(message.operation_id, update, now, reverse=reverse, tolerance=tolerance)
+        elif reverse:
+            applied = self.reverse.apply(update, now)
+        else:
+            applied = self.window.apply(update, now, tolerance=tolerance)
+        if applied is Applied.APPLIED and message.retry_after_ms and not ours and not reverse:
+            window = session.operation_window(message.operation_id) if session and message.operation_id else None
+            self._put_off(session, now + message.retry_after_ms / 1000, window)
+        return applied
 
 
 def _bind(session: Session, registry: SchemaRegistry, descriptor: TypedPayloadDescriptor) -> None:

@@ -14,7 +14,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.machines.connection_table import ConnectionInput, Dialect, DialectInput
-from protocol.nnrp.machines.credit import UNLIMITED
+from protocol.nnrp.machines.credit import UNLIMITED, Window
 from protocol.nnrp.machines.events import (
     ConnectionClosing,
     EndCause,
@@ -26,6 +26,7 @@ from protocol.nnrp.machines.events import (
     PongReceived,
     ProbeAnswered,
     ProbeReceived,
+    RetryDue,
 )
 from protocol.nnrp.machines.hello import HelloPolicy, check_hello_ack, negotiate
 from protocol.nnrp.machines.layers.core import ConnectionCore, Side
@@ -56,7 +57,7 @@ LAST_WORDS = 2.0
 
 
 class Handshake(ConnectionCore):
-    __slots__ = ("_probes", "answer", "offer", "reserved_session_id")
+    __slots__ = ("_probes", "_put_offs", "answer", "offer", "reserved_session_id")
 
     offer: ClientHello | None
     """The hello of this connection, sent or received."""
@@ -71,6 +72,7 @@ class Handshake(ConnectionCore):
         self.answer = None
         self.reserved_session_id = 0
         self._probes: set[int] = set()
+        self._put_offs: dict[Window, Session | None] = {}
 
     # Things the application wants
 
@@ -207,6 +209,10 @@ class Handshake(ConnectionCore):
         if waits and session is not None and error.error_scope is not ErrorScope.CONNECTION:
             # A code that is of the session by default (12.9), server_busy for one, may stand for one frame's result.
             operation = self._fail_frame(session, error.related_frame_id or packet.header.frame_id)
+        if waits and error.retry_after_ms and error.error_scope is not ErrorScope.FRAME:
+            whole = error.error_scope is ErrorScope.CONNECTION
+            if whole or session is not None:
+                self._put_off(None if whole else session, now + error.retry_after_ms / 1000)
         return ErrorReceived(packet, session, operation)
 
     # Inside
@@ -238,6 +244,18 @@ class Handshake(ConnectionCore):
     def _cache_enabled(self) -> bool:
         """Whether the hello enabled caching, for what has no session flag to say so."""
         return self.answer is not None and bool(int(self.answer.server_flags) & int(ServerFlags.CACHE_ENABLED))
+
+    def _put_off(self, session: Session | None, until: float, window: Window | None = None) -> None:
+        """Nothing new is submitted in this scope before ``until``: in ``window``, else in the session's or the connection's."""
+        window = window or (self.window if session is None else session.window)
+        if window.put_off(until):
+            self._put_offs[window] = session
+
+    def _retries_due(self, now: float) -> list[RetryDue]:
+        due = [each for each in self._put_offs.items() if (each[0].retry_at or 0.0) <= now]
+        for window, _ in due:
+            del self._put_offs[window]
+        return [RetryDue(session) for window, session in due if window.handle_deadline(now)]
 
     def _fail_frame(self, session: Session, frame_id: int) -> Operation | None:
         """The peer refused or failed a frame: its operation, if it is still waited for, has ended with that."""
