@@ -138,7 +138,7 @@ class AcpTransport(Transport):
         params = request.acp_params()
         if request.session_id is not None:
             params["_meta"] = {"qwen-code/sessionId": request.session_id}
-        return session_info(await self.call("session/new", params))
+        return await self._open_session("session/new", params)
 
     async def restore_session(
         self,
@@ -149,7 +149,10 @@ class AcpTransport(Transport):
         history: bool,
     ) -> SessionInfo:
         params = request.acp_params() | {"sessionId": session_id}
-        method = "session/load" if history else "session/resume"
+        return await self._open_session("session/load" if history else "session/resume", params, session_id=session_id)
+
+    async def _open_session(self, method: str, params: dict[str, Any], *, session_id: str | None = None) -> SessionInfo:
+        """Call what gives this connection a session."""
         return session_info(await self.call(method, params), session_id=session_id)
 
     async def list_sessions(self, cwd: str, *, size: int | None = None, cursor: str | None = None) -> SessionPage:

@@ -111,24 +111,6 @@ class AcpWsTransport(AcpTransport):
         await self._background.aclose()
         await self._link.aclose()
 
-    async def create_session(self, request: SessionRequest, client_id: str | None) -> SessionInfo:
-        params = request.acp_params()
-        if request.session_id is not None:
-            params["_meta"] = {"qwen-code/sessionId": request.session_id}
-        return await self._call_for_session("session/new", params)
-
-    async def restore_session(
-        self,
-        session_id: str,
-        request: SessionRequest,
-        client_id: str | None,
-        *,
-        history: bool,
-    ) -> SessionInfo:
-        params = request.acp_params() | {"sessionId": session_id}
-        method = "session/load" if history else "session/resume"
-        return await self._call_for_session(method, params, session_id=session_id)
-
     async def recover_session(self, session_id: str) -> SessionInfo:
         line = await self._ensure()
         # With a cursor the gap is replayed after a resume; without one only a load can bring it back.
@@ -171,9 +153,7 @@ class AcpWsTransport(AcpTransport):
             raise
         return not line.lost
 
-    async def _call_for_session(
-        self, method: str, params: dict[str, Any], *, session_id: str | None = None
-    ) -> SessionInfo:
+    async def _open_session(self, method: str, params: dict[str, Any], *, session_id: str | None = None) -> SessionInfo:
         def own(result: Any) -> None:
             # Synchronously, with the answer: the very next message may be an event of the session.
             if self._line is not None:

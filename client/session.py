@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
@@ -204,7 +205,7 @@ class DaemonSessionClient:
         if is_acp:
             link.keep_reading(self.cursor)
             link.ledger.add(ticket)
-        try:
+        async with self._settling(ticket):
             receipt = await self._send(request, ticket)
             ticket.accepted = True
             if is_acp:
@@ -212,6 +213,12 @@ class DaemonSessionClient:
             if ticket.settled:
                 return ticket.result()
             return await self._outcome_on_rest(ticket, receipt)
+
+    @asynccontextmanager
+    async def _settling(self, ticket: Ticket) -> AsyncIterator[None]:
+        """Whatever ends the block, the ticket does not stay open: an error becomes its outcome, a cancelled caller gives it up."""
+        try:
+            yield
         except DaemonError as exc:
             ticket.fail(exc)
             raise
@@ -232,18 +239,10 @@ class DaemonSessionClient:
             await self._client.transport.recover_session(self.session_id)
         again = Ticket(ticket.first_block)
         self.link.ledger.add(again)
-        try:
+        async with self._settling(again):
             await self._send(request, again)
             again.accepted = True
             return await again.wait()
-        except DaemonError as exc:
-            again.fail(exc)
-            raise
-        except BaseException:
-            # Cancelled, alone or in a group: whoever dials may do so in a nursery.
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + BEST_EFFORT):
-                await self._give_up(again)
-            raise
 
     async def _outcome_on_rest(self, ticket: Ticket, receipt: PromptReceipt) -> PromptResult:
         try:
