@@ -6,9 +6,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
+from urllib.parse import urlsplit
 
+import attrs
 import trio
 
+from client.nnrp import NnrpOptions
+from client.nnrp.dialling import dial
 from protocol.nnrp.bodies import ControlBody, DataBody
 from protocol.nnrp.enums import (
     DescriptorFlags,
@@ -75,29 +79,47 @@ def functions(handler: Handler) -> WorkerMaker:
     return lambda _: FunctionWorker(handler)
 
 
+@attrs.frozen
 class Served:
-    """The service and where it listens."""
+    """The service, where it listens, and what a client needs to know there."""
 
-    def __init__(self, service: NnrpService, host: str, port: int) -> None:
-        self.service = service
-        self.host = host
-        self.port = port
+    service: NnrpService
+    url: str
+    options: NnrpOptions = attrs.field(factory=NnrpOptions)
 
     @property
-    def url(self) -> str:
-        return f"tcp://{self.host}:{self.port}"
+    def host(self) -> str:
+        host = urlsplit(self.url).hostname
+        assert host is not None
+        return host
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.url).port
+        assert port is not None
+        return port
+
+    @asynccontextmanager
+    async def stream(self) -> AsyncIterator[trio.abc.Stream]:
+        """A connection on which nothing has been said."""
+        async with trio.open_nursery() as nursery:
+            stream = await dial(self.url, self.options, nursery)
+            try:
+                yield stream
+            finally:
+                await trio.aclose_forcefully(stream)
+                nursery.cancel_scope.deadline = trio.current_time() + 2
 
     @asynccontextmanager
     async def peer(self, *, hello: bool = True) -> AsyncIterator[Peer]:
-        stream = await trio.open_tcp_stream(self.host, self.port)
-        async with stream:
+        async with self.stream() as stream:
             peer = Peer(stream)
             if hello:
                 await peer.send(HELLO)
                 await peer.receive(MessageType.SERVER_HELLO_ACK)
             yield peer
 
-    async def wait_until(self, condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async def wait_until(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
         with trio.fail_after(seconds):
             while not condition():  # noqa: ASYNC110  # what is waited for has no event
                 await trio.sleep(0.005)
@@ -109,8 +131,8 @@ async def serving_nnrp(
 ) -> AsyncIterator[Served]:
     """The service on a free loopback port, for the length of the block."""
     async with open_service(policy or ServingPolicy(), make_worker) as service, trio.open_nursery() as nursery:
-        addresses = await nursery.start(listen_tcp, service, "127.0.0.1", 0)
-        yield Served(service, *addresses[0])
+        ((host, port),) = await nursery.start(listen_tcp, service, "127.0.0.1", 0)
+        yield Served(service, f"tcp://{host}:{port}")
         nursery.cancel_scope.cancel()
 
 

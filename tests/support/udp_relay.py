@@ -28,10 +28,11 @@ class Weather:
 
 
 class Relay:
-    """Where it listens, and what has become of the datagrams. ``weather`` may be changed at any time."""
+    """Where it listens, and what has become of the datagrams. ``weather``, on the way to the target, and ``weather_back`` may be
+    changed at any time."""
 
     def __init__(self, target: Address, seed: int, weather: Weather, nursery: trio.Nursery) -> None:
-        self.weather = weather
+        self.weather = self.weather_back = weather
         self.fates: Counter[str] = Counter()
         self.host, self.port = "", 0
         self._target = target
@@ -52,7 +53,7 @@ class Relay:
                     back = self._backs[client] = trio.socket.socket(type=trio.socket.SOCK_DGRAM)
                     await back.connect(self._target)
                     self._nursery.start_soon(self._return, back, client)
-                self._pass_on(back, data, self._target)
+                self._pass_on(back, data, self._target, self.weather)
 
     async def _return(self, back: trio.socket.SocketType, client: Address) -> None:
         with back:
@@ -61,10 +62,10 @@ class Relay:
                     data = await back.recv(_READ)
                 except OSError:
                     continue  # nobody listens there any more
-                self._pass_on(self._front, data, client)
+                self._pass_on(self._front, data, client, self.weather_back)
 
-    def _pass_on(self, socket: trio.socket.SocketType, data: bytes, to: Address) -> None:
-        weather, chance = self.weather, self._random.random
+    def _pass_on(self, socket: trio.socket.SocketType, data: bytes, to: Address, weather: Weather) -> None:
+        chance = self._random.random
         for _ in range(2 if chance() < weather.twice else 1):
             if chance() < weather.lost:
                 self.fates["lost"] += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from pathlib import Path
 
 import attrs
 import pytest
@@ -49,6 +50,7 @@ from protocol.nnrp.tensor import TensorSection, TileIndexMode, pack_sections, pa
 from server.nnrp.policy import ServingPolicy
 from server.nnrp.submit import Answer, Emit, Submit, text_payload
 from tests.support.nnrp import Served, functions, serving_nnrp
+from tests.support.nnrp_transports import EVERYWHERE, serving_on
 
 SEGMENT = ObjectKind.PROMPT_SEGMENT
 
@@ -100,10 +102,14 @@ async def test_how_long_a_lease_is(default: int, hint: int, wanted: int, granted
         assert (await session.cache.put((0, 1), b"x", ttl_ms=wanted)).ttl_ms == granted
 
 
-async def test_the_versions_of_an_object_only_go_up() -> None:
+@EVERYWHERE
+async def test_the_versions_of_an_object_only_go_up(tmp_path: Path, transport: str) -> None:
     """C-094, 13.10 item 1: an older version, or the same with other content, is refused; the same again renews its lease;
     a newer one replaces it under a lease of its own."""
-    async with serving_nnrp(make_worker=functions(recite)) as served, open_nnrp(served.url) as connection:
+    async with (
+        serving_on(transport, tmp_path, make_worker=functions(recite)) as served,
+        open_nnrp(served.url, served.options) as connection,
+    ):
         session = await connection.open_session()
 
         async def put(version: int, content: bytes) -> Lease:
@@ -122,9 +128,13 @@ async def test_the_versions_of_an_object_only_go_up() -> None:
         assert await code_of(said(session, b"!", third)) == CacheErrorCode.VERSION_MISMATCH
 
 
-async def test_expired_and_missing_are_different_answers() -> None:
+@EVERYWHERE
+async def test_expired_and_missing_are_different_answers(tmp_path: Path, transport: str) -> None:
     """C-092, 13.10 item 5: lease_expired, cache_miss, version_mismatch; no operation starts and the session goes on."""
-    async with serving_nnrp(make_worker=functions(recite)) as served, open_nnrp(served.url) as connection:
+    async with (
+        serving_on(transport, tmp_path, make_worker=functions(recite)) as served,
+        open_nnrp(served.url, served.options) as connection,
+    ):
         session = await connection.open_session()
         short = await session.cache.put((0, 1), b"short", ttl_ms=1)
         await trio.sleep(0.01)
@@ -343,10 +353,11 @@ async def submitted_under(session: NnrpSession, schema_id: int, version: int, *,
     return bytes(result.payloads[0].data)
 
 
-async def test_a_schema_is_installed_and_used() -> None:
+@EVERYWHERE
+async def test_a_schema_is_installed_and_used(tmp_path: Path, transport: str) -> None:
     """11.3 carriage, C-091: installed, installed again without effect, refused with another hash; the payload is bound to
     the first; a newer version replaces nothing of the older."""
-    async with serving_nnrp() as served, open_nnrp(served.url) as connection:
+    async with serving_on(transport, tmp_path) as served, open_nnrp(served.url, served.options) as connection:
         session = await connection.open_session()
         assert await code_of(submitted_under(session, 0x2001, 1)) == SchemaErrorCode.SCHEMA_UNKNOWN
         first = await session.cache.install_schema(0x2001, 1, b'{"a":1}', semantics=StreamSemantics.EVENT)
@@ -363,10 +374,11 @@ async def test_a_schema_is_installed_and_used() -> None:
         assert schema.body == b'{"a":1}'
 
 
-async def test_every_schema_code_is_answered() -> None:
+@EVERYWHERE
+async def test_every_schema_code_is_answered(tmp_path: Path, transport: str) -> None:
     """C-093, 11.2 – 11.4: unknown, version unknown, incompatible, dependency missing, update rejected; nothing starts, and
     the session stays usable."""
-    async with serving_nnrp() as served, open_nnrp(served.url) as connection:
+    async with serving_on(transport, tmp_path) as served, open_nnrp(served.url, served.options) as connection:
         session = await connection.open_session()
         install = session.cache.install_schema
         refused = install(0x2001, 1, b"", profile_id=9)

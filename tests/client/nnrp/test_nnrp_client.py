@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 
@@ -28,6 +30,7 @@ from server.nnrp.policy import ServingPolicy, token_check
 from server.nnrp.submit import Answer, Emit, Submit, text_payload
 from sessions.operation import CancelReason
 from tests.support.nnrp import Served, functions, serving_nnrp
+from tests.support.nnrp_transports import EVERYWHERE, serving_on
 
 LONG = b"sleep=60000;"
 
@@ -117,11 +120,12 @@ async def test_the_client_waits_for_credit_and_never_overruns() -> None:
         assert served.service.violations == 0
 
 
-async def test_connection_credit_is_shared_without_starvation() -> None:
+@EVERYWHERE
+async def test_connection_credit_is_shared_without_starvation(tmp_path: Path, transport: str) -> None:
     """C-080: four long operations of A fill the connection; B's first starts as soon as a place is free, although A has
     more waiting than B."""
     policy = ServingPolicy(hello=HelloPolicy(max_concurrent_frames=4))
-    async with serving_nnrp(policy) as served, open_nnrp(served.url) as connection:
+    async with serving_on(transport, tmp_path, policy) as served, open_nnrp(served.url, served.options) as connection:
         a, b = await connection.open_session(), await connection.open_session()
         running = [await a.submit(LONG) for _ in range(4)]
         order: list[str] = []
@@ -152,7 +156,8 @@ async def test_connection_credit_is_shared_without_starvation() -> None:
         assert served.service.violations == 0
 
 
-async def test_results_find_the_right_waiter() -> None:
+@EVERYWHERE
+async def test_results_find_the_right_waiter(tmp_path: Path, transport: str) -> None:
     """C-109: two sessions with equal frame ids; the server answers in reverse order with parts interleaved."""
     gates = {number: trio.Event() for number in range(3)}
 
@@ -172,7 +177,10 @@ async def test_results_find_the_right_waiter() -> None:
         gates[number].set()
         return answer(b".2", True)
 
-    async with serving_nnrp(make_worker=functions(handler)) as served, open_nnrp(served.url) as connection:
+    async with (
+        serving_on(transport, tmp_path, make_worker=functions(handler)) as served,
+        open_nnrp(served.url, served.options) as connection,
+    ):
         sessions = [await connection.open_session() for _ in range(2)]
         submissions: dict[bytes, Submission] = {}
         for number in range(3):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from protocol.nnrp.enums import (
     FlowScope,
     MessageType,
     OperationPriority,
+    OperationState,
     UpdateReason,
 )
 from protocol.nnrp.extensions import ALL_FEATURES, ControlExtension, pack_extensions
@@ -23,11 +26,14 @@ from protocol.nnrp.header import Header
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.hello import HelloPolicy
 from protocol.nnrp.machines.opening import OpenPolicy
+from protocol.nnrp.machines.reading import drop_state, result_state
 from protocol.nnrp.messages import Error, FlowUpdate, FrameCancel, FrameSubmit, Ping, SessionOpenAck
 from protocol.nnrp.vendor import CancelScope, SubmitContext
 from server.nnrp.policy import ServingPolicy
 from tests.support.nnrp import HELLO, OPEN, Peer, raw, serving_nnrp, submit_packet, text_of
+from tests.support.nnrp_transports import EVERYWHERE, send_bytes, serving_on
 
+LONG = b"sleep=60000;"
 FOUR = ServingPolicy(opening=OpenPolicy(max_in_flight_operations=4, operation_credit=4))
 
 
@@ -39,9 +45,10 @@ async def test_the_granted_credit_is_at_most_what_is_configured() -> None:
         assert (answer.granted_operation_credit, answer.max_in_flight_operations) == (4, 4)
 
 
-async def test_a_peer_that_ignores_its_credit_is_stopped() -> None:
+@EVERYWHERE
+async def test_a_peer_that_ignores_its_credit_is_stopped(tmp_path: Path, transport: str) -> None:
     """C-085: of 1,000 submits at once four run, the rest get an ERROR each; nobody else notices."""
-    async with serving_nnrp(FOUR) as served, served.peer() as peer, served.peer() as other:
+    async with serving_on(transport, tmp_path, FOUR) as served, served.peer() as peer, served.peer() as other:
         await peer.open()
         await other.open()
         flood = b"".join(submit_packet(number, b"sleep=60000;") for number in range(1, 1001))
@@ -61,45 +68,53 @@ async def test_a_peer_that_ignores_its_credit_is_stopped() -> None:
         assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"again"
 
 
-async def test_credit_comes_back_on_every_kind_of_ending() -> None:
-    """C-078: 200 operations, four at a time, in five kinds of endings; then four still run at once."""
-    async with serving_nnrp(FOUR) as served, served.peer() as peer:
+@EVERYWHERE
+async def test_credit_comes_back_on_every_kind_of_ending(tmp_path: Path, transport: str) -> None:
+    """C-078: 200 operations, four at a time, in five kinds of endings; then four still run at once, and not one more."""
+    outcomes: Counter[OperationState] = Counter()
+    first = 1
+
+    async def end(count: int) -> None:
+        for _ in range(count):
+            packet = await peer.receive()
+            push = packet.kind is MessageType.RESULT_PUSH
+            outcomes[result_state(packet) if push else drop_state(packet)] += 1
+
+    async with serving_on(transport, tmp_path, FOUR) as served, served.peer() as peer:
         await peer.open(features=ALL_FEATURES)
-        ended = frame = 0
-        for turn in range(40):
-            kind = turn % 5
-            frames = list(range(frame + 1, frame + 5))
-            frame += 4
-            long = kind in (2, 3)
-            for number in frames:
-                work = b"fail;" if kind == 1 else b"sleep=60000;" if long else b"sleep=1;"
-                await peer.submit(number, work, context=SubmitContext(number))
+        for first in range(1, 201, 4):
+            four = range(first, first + 4)
+            kind = first // 4 % 5
+            if kind == 4:
+                for number in four:
+                    superseded = number - 2 if number >= first + 2 else 0
+                    context = SubmitContext(number, supersedes_operation_id=superseded)
+                    await peer.submit(number, b"x" if superseded else LONG, context=context)
+            else:
+                for number in four:
+                    work = (b"sleep=1;", b"fail;", LONG, LONG)[kind]
+                    await peer.submit(number, work, context=SubmitContext(number))
             if kind == 2:
-                for number in frames:
+                for number in four:
                     await cancel(peer, CancelScope(CancelScopeKind.OPERATION, operation_id=number), number)
             if kind == 3:
                 await cancel(peer, CancelScope(CancelScopeKind.SESSION))
-            for _ in frames:
-                packet = await peer.receive()
-                assert packet.kind in (MessageType.RESULT_PUSH, MessageType.RESULT_DROP)
-                ended += 1
-            if kind == 4:  # superseded: one by one, each by the next
-                frame += 1
-                await peer.submit(frame, b"sleep=60000;", context=SubmitContext(frame))
-                frame += 1
-                await peer.submit(frame, b"x", context=SubmitContext(frame, supersedes_operation_id=frame - 1))
-                assert {(await peer.receive()).kind for _ in range(2)} == {
-                    MessageType.RESULT_PUSH,
-                    MessageType.RESULT_DROP,
-                }
-        assert ended == 160
+            await end(4)
+        assert outcomes == {
+            OperationState.COMPLETED: 60,
+            OperationState.FAILED: 40,
+            OperationState.CANCELLED: 80,
+            OperationState.SUPERSEDED: 20,
+        }
         (session,) = served.service.sessions
-        assert session.machine.window.in_flight == 0
-        assert session.machine.window.hold() is None
+        assert (session.machine.window.in_flight, session.machine.window.limit) == (0, 4)
         assert served.service.statistics().operations == 0
-        for number in range(frame + 1, frame + 5):
-            await peer.submit(number, b"sleep=50;", context=SubmitContext(number))
-        assert [(await peer.receive()).kind for _ in range(4)] == [MessageType.RESULT_PUSH] * 4
+        for number in range(201, 206):
+            await peer.submit(number, LONG, context=SubmitContext(number))
+        refused = (await peer.receive(MessageType.ERROR)).metadata
+        assert isinstance(refused, Error)
+        assert refused.error_code == ErrorCode.LIMIT_EXCEEDED
+        assert served.service.statistics().operations == 4
 
 
 async def cancel(peer: Peer, scope: CancelScope, frame_id: int = 0) -> None:
@@ -107,17 +122,22 @@ async def cancel(peer: Peer, scope: CancelScope, frame_id: int = 0) -> None:
     await peer.send(FrameCancel(), body, session_id=1, frame_id=frame_id)
 
 
-async def test_connection_credit_is_enforced_over_its_sessions() -> None:
+@EVERYWHERE
+async def test_connection_credit_is_enforced_over_its_sessions(tmp_path: Path, transport: str) -> None:
     """nnrp-wire 13.6, C-080 on the server's side: never more than the connection's four in flight in total."""
     policy = ServingPolicy(hello=HelloPolicy(max_concurrent_frames=4))
-    async with serving_nnrp(policy) as served, served.peer() as peer:
+    async with serving_on(transport, tmp_path, policy) as served, served.peer() as peer:
         for number in (1, 2):
             await peer.open(OPEN.replace(requested_session_id=number))
         for number in range(1, 4):
-            await peer.submit(number, b"sleep=200;", session_id=1)
-            await peer.submit(number, b"sleep=200;", session_id=2)
-        kinds = [(await peer.receive()).kind for _ in range(6)]
-        assert kinds == [MessageType.ERROR] * 2 + [MessageType.RESULT_PUSH] * 4
+            await peer.submit(number, LONG, session_id=1)
+            await peer.submit(number, LONG, session_id=2)
+        assert [(await peer.receive()).kind for _ in range(2)] == [MessageType.ERROR] * 2
+        assert served.service.statistics().operations == 4
+        await peer.send(FrameCancel(), session_id=1, frame_id=1)
+        await peer.receive(MessageType.RESULT_DROP)
+        await peer.submit(4, b"x", session_id=2)
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"x"
 
 
 async def test_a_stale_flow_update_is_dropped_and_a_paused_session_keeps_its_results() -> None:
@@ -213,16 +233,17 @@ async def test_payload_descriptors_that_point_outside_the_region(offset: int, le
 @pytest.mark.parametrize(
     ("meta_len", "body_len"), [(0, 0xFFFFFFFF), (0xFFFFFFFF, 0), (0xFFFFFFFF, 0xFFFFFFFF)], ids=["body", "meta", "sum"]
 )
-async def test_a_declared_length_is_not_trusted(meta_len: int, body_len: int) -> None:
+@EVERYWHERE
+async def test_a_declared_length_is_not_trusted(tmp_path: Path, transport: str, meta_len: int, body_len: int) -> None:
     """C-054: refused at once with an ERROR and a close; nothing is waited for; others go on."""
-    async with serving_nnrp() as served, served.peer() as peer, served.peer() as other:
+    async with serving_on(transport, tmp_path) as served, served.peer() as peer, served.peer() as other:
         header = Header(MessageType.PING, meta_len=meta_len, body_len=body_len)
-        await peer.stream.send_all(header.pack())
-        error = (await peer.receive(MessageType.ERROR, seconds=2)).metadata
+        await send_bytes(peer.stream, header.pack())
+        error = (await peer.receive(MessageType.ERROR)).metadata
         assert isinstance(error, Error)
         assert error.is_fatal
-        with pytest.raises(EOFError):
-            await peer.receive(seconds=2)
+        with pytest.raises((EOFError, trio.BrokenResourceError)):
+            await peer.receive()
         await other.send(Ping())
         await other.receive(MessageType.PONG)
 

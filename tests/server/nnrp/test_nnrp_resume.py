@@ -6,12 +6,16 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
 
 import pytest
 import trio
 
 from protocol.nnrp.enums import (
+    CancelScopeKind,
     ErrorCode,
+    ExtType,
     FlowScope,
     HeaderFlags,
     MessageType,
@@ -20,7 +24,7 @@ from protocol.nnrp.enums import (
     SessionStatus,
     UpdateReason,
 )
-from protocol.nnrp.extensions import ALL_FEATURES
+from protocol.nnrp.extensions import ALL_FEATURES, ControlExtension, pack_extensions
 from protocol.nnrp.machines.opening import OpenPolicy
 from protocol.nnrp.messages import (
     Close,
@@ -33,12 +37,14 @@ from protocol.nnrp.messages import (
     SessionOpenAck,
 )
 from protocol.nnrp.packet import Packet
-from protocol.nnrp.vendor import ResumeFrom, SubmitContext
+from protocol.nnrp.vendor import CancelScope, ResumeFrom, SubmitContext
 from server.nnrp.policy import ServingPolicy, token_check
 from server.nnrp.submit import Answer, Emit, Submit
 from server.nnrp.workers.echo import EchoWorker
 from tests.support.nnrp import OPEN, Peer, Served, functions, serving_nnrp, submit_packet, text_of, token_of
+from tests.support.nnrp_transports import EVERY, EVERYWHERE, on_a_line, serving_on
 
+LONG = b"sleep=60000;"
 RESUMABLE = OPEN.replace(requested_session_id=5, session_flags=SessionFlags.ALLOW_RESUME)
 
 
@@ -55,34 +61,41 @@ async def lost(served: Served) -> AsyncIterator[Peer]:
     await served.wait_until(lambda: not served.service.links)
 
 
-async def test_resume_after_a_dropped_connection() -> None:
+@EVERYWHERE
+async def test_resume_after_a_dropped_connection(tmp_path: Path, transport: str) -> None:
     """C-086: after operation 1 the result of 2 and, when it is there, of 3 arrive once each; nothing ran twice."""
     ran: list[int] = []
-    echo = EchoWorker()
+    gates = {2: trio.Event(), 3: trio.Event()}
 
     async def handler(submit: Submit, emit: Emit) -> Answer:
-        ran.append(submit.operation.operation_id)
-        return await echo.run(submit, emit)
+        number = submit.operation.operation_id
+        ran.append(number)
+        if number in gates:
+            await gates[number].wait()
+        return await EchoWorker().run(submit, emit)
 
-    async with serving_nnrp(make_worker=functions(handler)) as served:
+    async with serving_on(transport, tmp_path, make_worker=functions(handler)) as served:
         async with lost(served) as peer:
             opened = await peer.open(RESUMABLE, features=ALL_FEATURES)
             assert ack(opened).resume_window_ms == 120_000
             token = token_of(opened)
             assert len(token) == 24
-            for number, work in ((1, b"one"), (2, b"sleep=120;two"), (3, b"sleep=300;three")):
-                await peer.submit(number, work, session_id=5)
+            for number, text in enumerate((b"one", b"two", b"three"), 1):
+                await peer.submit(number, text, session_id=5, context=SubmitContext(number))
             assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"one"
-        await trio.sleep(0.2)
+            await served.wait_until(lambda: len(ran) == 3)
+        gates[2].set()
+        await served.wait_until(lambda: served.service.statistics().operations == 1)
         async with served.peer() as peer:
             answer = await peer.open(
                 RESUMABLE, token=token, features=ALL_FEATURES, resume_from=ResumeFrom(resume_from_operation_id=1)
             )
             assert ack(answer).session_status is SessionStatus.RESUMED
             assert token_of(answer) not in (b"", token)
-            texts = [text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in range(2)]
-            assert texts == [b"sleep=120;two", b"sleep=300;three"]
-            await peer.submit(4, b"four", session_id=5)
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"two"
+            gates[3].set()
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"three"
+            await peer.submit(4, b"four", session_id=5, context=SubmitContext(4))
             assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"four"
             await peer.nothing_comes()
         assert sorted(ran) == [1, 2, 3, 4]
@@ -122,9 +135,10 @@ async def test_a_gap_is_said() -> None:
             assert len([await peer.receive(MessageType.RESULT_PUSH) for _ in range(2)]) == 2
 
 
-async def test_bad_tokens_are_all_refused_the_same_way() -> None:
+@EVERYWHERE
+async def test_bad_tokens_are_all_refused_the_same_way(tmp_path: Path, transport: str) -> None:
     """C-087, C-090: random, flipped, truncated, declared but absent, used up; the owner can still resume."""
-    async with serving_nnrp() as served:
+    async with serving_on(transport, tmp_path) as served:
         async with lost(served) as peer:
             token = token_of(await peer.open(RESUMABLE))
         flipped = bytes([token[0] ^ 1]) + token[1:]
@@ -164,18 +178,39 @@ async def test_another_principal_cannot_resume() -> None:
             assert ack(await peer.open(RESUMABLE, token=token, auth=b"ours")).session_status is SessionStatus.RESUMED
 
 
-async def test_resume_while_the_old_connection_is_half_open() -> None:
-    """C-088: results flow to the new connection; what the old one sends for this session is refused and cancels nothing."""
-    async with serving_nnrp() as served, served.peer() as old, served.peer() as new:
-        token = token_of(await old.open(RESUMABLE))
-        await old.submit(1, b"sleep=200;work", session_id=5)
+@EVERYWHERE
+async def test_resume_while_the_old_connection_is_half_open(tmp_path: Path, transport: str) -> None:
+    """C-088: results flow to the new connection; what the old one has sent for this session arrives late, is refused and
+    cancels nothing."""
+    gate = trio.Event()
+
+    async def handler(submit: Submit, emit: Emit) -> Answer:
+        await gate.wait()
+        return await EchoWorker().run(submit, emit)
+
+    async with (
+        serving_on(transport, tmp_path, make_worker=functions(handler)) as served,
+        on_a_line(served) as (far, line),
+        far.peer() as old,
+        served.peer() as new,
+        trio.open_nursery() as nursery,
+    ):
+        token = token_of(await old.open(RESUMABLE, features=ALL_FEATURES))
+        await old.submit(1, b"work", session_id=5, context=SubmitContext(1))
         await served.wait_until(lambda: served.service.statistics().operations == 1)
-        assert ack(await new.open(RESUMABLE, token=token)).session_status is SessionStatus.RESUMED
-        await old.send(FrameCancel(), session_id=5, frame_id=1)
-        error = (await old.receive(MessageType.ERROR)).metadata
+        line.drop()
+        whole = pack_extensions([ControlExtension.of(ExtType.CANCEL_SCOPE, CancelScope(CancelScopeKind.SESSION))])
+        nursery.start_soon(partial(old.send, FrameCancel(), whole, session_id=5))
+        answer = await new.open(RESUMABLE, token=token, features=ALL_FEATURES)
+        assert ack(answer).session_status is SessionStatus.RESUMED
+        await new.nothing_comes()
+        line.let_through()
+        error = (await old.receive(MessageType.ERROR, seconds=20)).metadata
         assert isinstance(error, Error)
         assert error.error_code == ErrorCode.INVALID_STATE
-        assert text_of(await new.receive(MessageType.RESULT_PUSH)) == b"sleep=200;work"
+        assert served.service.statistics().operations == 1
+        gate.set()
+        assert text_of(await new.receive(MessageType.RESULT_PUSH)) == b"work"
         await old.nothing_comes()
 
 
@@ -208,23 +243,36 @@ async def test_what_waits_for_a_dead_connection_comes_on_the_next(why: str) -> N
             assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"last"
 
 
-async def test_the_window_opens_and_closes_on_time() -> None:
-    """C-089: within the window resumed; after it refused, the operation stopped, the session gone."""
-    policy = ServingPolicy(opening=OpenPolicy(resume_window_ms=400))
-    async with serving_nnrp(policy) as served:
-        async with lost(served) as peer:
-            opened = await peer.open(RESUMABLE)
-            assert ack(opened).resume_window_ms == 400
-            await peer.submit(1, b"sleep=60000;", session_id=5)
-            await served.wait_until(lambda: served.service.statistics().operations == 1)
-        await trio.sleep(0.15)
-        async with lost(served) as peer:
-            resumed = await peer.open(RESUMABLE, token=token_of(opened))
-            assert ack(resumed).session_status is SessionStatus.RESUMED
-        await trio.sleep(0.6)
-        assert served.service.statistics().sessions == 0
-        async with served.peer() as peer:
-            await refused(peer, RESUMABLE, token_of(resumed))
+async def test_the_window_opens_and_closes_on_time(tmp_path: Path) -> None:
+    """C-089: within the window resumed; after it refused, the operation stopped, its lease gone, and the session with it. On
+    all transports at once, because it takes its time."""
+    policy = ServingPolicy(opening=OpenPolicy(resume_window_ms=1500))
+
+    async def resume_in_time_and_too_late(transport: str) -> None:
+        directory = tmp_path / transport
+        directory.mkdir()
+        async with serving_on(transport, directory, policy) as served:
+            async with lost(served) as peer:
+                opened = await peer.open(RESUMABLE)
+                assert ack(opened).resume_window_ms == 1500, transport
+                await peer.submit(1, LONG, session_id=5)
+                await served.wait_until(lambda: served.service.statistics().operations == 1)
+            await trio.sleep(0.3)
+            async with lost(served) as peer:
+                resumed = await peer.open(RESUMABLE, token=token_of(opened))
+                assert ack(resumed).session_status is SessionStatus.RESUMED, transport
+                since = trio.current_time()
+            assert served.service.statistics().operations == 1, transport
+            await served.wait_until(lambda: not served.service.sessions)
+            assert trio.current_time() - since >= 1.5, transport
+            assert served.service.statistics().operations == 0, transport
+            assert not served.service.cache_totals().leases, transport
+            async with served.peer() as peer:
+                await refused(peer, RESUMABLE, token_of(resumed))
+
+    async with trio.open_nursery() as nursery:
+        for transport in EVERY:
+            nursery.start_soon(resume_in_time_and_too_late, transport)
 
 
 async def test_tokens_from_before_a_restart_are_refused() -> None:
