@@ -11,6 +11,7 @@ from quart import request
 
 from protocol.acp import CLIENT_ID_HEADER
 from server.ground import Ground
+from server.routes.cursor import sole
 from server.routes.rest.errors import BAD_FIELD, INVALID_CLIENT_ID, INVALID_REQUEST, Refused
 from sessions import Session
 
@@ -50,8 +51,10 @@ def canonical_id(session_id: str) -> str:
 
 def client_header() -> str | None:
     """The caller's client id; None without the header. Raises `Refused` for a malformed one (REST-004)."""
-    given = request.headers.get(CLIENT_ID_HEADER)
-    if given is not None and _CLIENT_ID.fullmatch(given) is None:
+    if CLIENT_ID_HEADER not in request.headers:
+        return None
+    given = sole(request.headers, CLIENT_ID_HEADER)
+    if _CLIENT_ID.fullmatch(given) is None:
         raise Refused(INVALID_CLIENT_ID, f"`{CLIENT_ID_HEADER}` must be a non-empty token of 128 characters or fewer")
     return given
 

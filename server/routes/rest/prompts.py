@@ -121,14 +121,15 @@ def _deadline(body: Mapping[str, Any]) -> float | None:
 
 def _idempotency(body: Mapping[str, Any]) -> tuple[str, bytes] | None:
     """The key and a digest of what the body means: white space and the order of keys do not make another body."""
-    key = request.headers.get(IDEMPOTENCY_KEY_HEADER)
-    if key is None:
+    keys = request.headers.getlist(IDEMPOTENCY_KEY_HEADER)
+    if not keys:
         return None
-    if _KEY.fullmatch(key) is None:
+    if len(keys) > 1 or _KEY.fullmatch(keys[0]) is None:
         raise Refused(
-            INVALID_IDEMPOTENCY_KEY, f"`{IDEMPOTENCY_KEY_HEADER}` must be 1 to 128 printable ASCII characters"
+            INVALID_IDEMPOTENCY_KEY,
+            f"`{IDEMPOTENCY_KEY_HEADER}` must be given once, 1 to 128 printable ASCII characters",
         )
-    return key, hashlib.sha256(_SORTED.encode(body)).digest()
+    return keys[0], hashlib.sha256(_SORTED.encode(body)).digest()
 
 
 def _outcome(operation: Operation) -> dict[str, Any]:

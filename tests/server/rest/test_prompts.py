@@ -485,6 +485,18 @@ async def test_bad_key(api: Api, session_id: str, key: str) -> None:
     assert (reply.status, reply.json()["code"]) == (400, "invalid_idempotency_key")
 
 
+async def test_headers_that_occur_twice(api: Api, session_id: str) -> None:
+    """REST-004, issue: one of two client ids or keys must not be picked: whoever stands in front may have looked at the other."""
+    known = str((await api.create())["clientId"])
+    body = {"prompt": [{"type": "text", "text": "one"}]}
+    for name, value, code in (
+        ("X-Qwen-Client-Id", known, "invalid_client_id"),
+        ("Idempotency-Key", "k", "invalid_idempotency_key"),
+    ):
+        reply = await api.call("POST", f"/session/{session_id}/prompt", body, [(name, value), (name, value)])
+        assert (reply.status, reply.json()["code"]) == (400, code)
+
+
 async def test_keys_belong_to_a_session(api: Api, session_id: str) -> None:
     """Issue: another session's key is another key."""
     other = (await api.create())["sessionId"]
