@@ -30,7 +30,7 @@ from protocol.nnrp.machines.reading import drop_state, result_state
 from protocol.nnrp.messages import Error, FlowUpdate, FrameCancel, FrameSubmit, Ping, SessionOpenAck
 from protocol.nnrp.vendor import CancelScope, SubmitContext
 from server.nnrp.policy import ServingPolicy
-from tests.support.nnrp import HELLO, OPEN, Peer, raw, serving_nnrp, submit_packet, text_of
+from tests.support.nnrp import OPEN, Peer, raw, serving_nnrp, submit_packet, text_of
 from tests.support.nnrp_transports import EVERYWHERE, send_bytes, serving_on
 
 LONG = b"sleep=60000;"
@@ -246,26 +246,6 @@ async def test_a_declared_length_is_not_trusted(tmp_path: Path, transport: str, 
             await peer.receive()
         await other.send(Ping())
         await other.receive(MessageType.PONG)
-
-
-async def test_connections_that_never_say_hello_are_closed_in_time() -> None:
-    """C-077: silent ones and ones with half a hello; a proper client works meanwhile."""
-    policy = ServingPolicy(limits=ConnectionLimits(handshake_timeout=0.3))
-    async with serving_nnrp(policy) as served, trio.open_nursery() as nursery:
-
-        async def loiter(start: bytes) -> None:
-            async with await trio.open_tcp_stream(served.host, served.port) as stream:
-                if start:
-                    await stream.send_all(start)
-                with trio.fail_after(3):
-                    assert await stream.receive_some(1) == b""
-
-        for number in range(40):
-            nursery.start_soon(loiter, raw(HELLO)[:50] if number % 2 else b"")
-        async with served.peer() as peer:
-            await peer.open()
-            await peer.submit(1)
-            await peer.receive(MessageType.RESULT_PUSH)
 
 
 async def test_a_silent_connection_is_closed_and_its_operations_end() -> None:

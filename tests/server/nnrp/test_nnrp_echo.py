@@ -1,10 +1,13 @@
-"""NNRP over TCP: hello, sessions, submits and their results, with the built-in echo."""
+"""NNRP: hello, sessions, submits and their results, with the built-in echo."""
 
 from __future__ import annotations
 
-import pytest
-import trio
+from pathlib import Path
 
+import pytest
+from wsproto.events import BytesMessage
+
+from client.nnrp.websocket import WebSocketTransport
 from protocol.nnrp.enums import (
     CloseStatus,
     ConnectionState,
@@ -21,7 +24,8 @@ from protocol.nnrp.machines.opening import OpenPolicy
 from protocol.nnrp.machines.reading import drop_state, result_state
 from protocol.nnrp.messages import Close, Error, Ping, ResultPush, SessionClose, SessionCloseAck, SessionOpenAck
 from server.nnrp.policy import ServingPolicy, token_check
-from tests.support.nnrp import HELLO, OPEN, raw, serving_nnrp, submit_packet, text_of
+from tests.support.nnrp import HELLO, OPEN, Peer, raw, serving_nnrp, submit_packet, text_of
+from tests.support.nnrp_transports import EVERYWHERE, send_bytes, serving_on
 
 
 async def test_a_native_exchange_from_hello_to_close() -> None:
@@ -105,25 +109,39 @@ async def test_ping_before_and_after_the_hello() -> None:
         await peer.receive(MessageType.PONG)
 
 
-async def test_partial_reads_and_coalesced_packets() -> None:
-    """C-055: a packet byte by byte, one cut after byte 20, two in one write, one and a half and then the rest."""
-    async with serving_nnrp() as served, served.peer() as peer:
-        for byte in raw(Ping()):
-            await peer.stream.send_all(bytes([byte]))
+@EVERYWHERE
+async def test_partial_reads_and_coalesced_packets(tmp_path: Path, transport: str) -> None:
+    """C-055: a packet byte by byte, one cut after byte 20, two in one write, one and a half and then the rest; what is cut is
+    the stream under a WebSocket's messages, the records of TLS, the control stream of QUIC."""
+    async with serving_on(transport, tmp_path) as served, served.peer() as peer:
+
+        async def write(data: bytes) -> None:
+            await send_bytes(getattr(peer.stream, "_stream", peer.stream), data)
+
+        for byte in framed(peer, raw(Ping())):
+            await write(bytes([byte]))
         await peer.receive(MessageType.PONG)
-        opening = raw(OPEN)
-        await peer.stream.send_all(opening[:20])
-        await trio.sleep(0.1)
-        await peer.stream.send_all(opening[20:])
+        opening = framed(peer, raw(OPEN))
+        await write(opening[:20])
+        await peer.nothing_comes()
+        await write(opening[20:])
         await peer.receive(MessageType.SESSION_OPEN_ACK)
-        await peer.stream.send_all(submit_packet(1, b"a") + submit_packet(2, b"b"))
+        await write(framed(peer, submit_packet(1, b"a"), submit_packet(2, b"b")))
         assert [text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in range(2)] == [b"a", b"b"]
-        third, fourth = submit_packet(3, b"c"), submit_packet(4, b"d")
-        await peer.stream.send_all(third + fourth[:50])
+        third, fourth = framed(peer, submit_packet(3, b"c")), framed(peer, submit_packet(4, b"d"))
+        await write(third + fourth[:50])
         assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"c"
-        await trio.sleep(0.1)
-        await peer.stream.send_all(fourth[50:])
+        await peer.nothing_comes()
+        await write(fourth[50:])
         assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"d"
+    assert served.service.violations == 0
+
+
+def framed(peer: Peer, *packets: bytes) -> bytes:
+    """What the stream under this peer's transport carries for these packets."""
+    if isinstance(peer.stream, WebSocketTransport):
+        packets = tuple(peer.stream._ws.send(BytesMessage(data=each)) for each in packets)
+    return b"".join(packets)
 
 
 async def test_an_open_and_a_submit_in_one_write_are_answered_in_order() -> None:

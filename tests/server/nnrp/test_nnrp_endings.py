@@ -18,7 +18,7 @@ from server.nnrp.policy import ServingPolicy, token_check
 from server.nnrp.submit import Answer, Emit, Submit
 from server.nnrp.workers.echo import EchoWorker
 from tests.support.nnrp import HELLO, OPEN, Peer, functions, serving_nnrp
-from tests.support.nnrp_transports import serving_everywhere
+from tests.support.nnrp_transports import EVERYWHERE, serving_on
 
 LONG = b"sleep=60000;"
 POLICY = ServingPolicy(limits=ConnectionLimits(drain_timeout=0.3))
@@ -47,11 +47,11 @@ async def until_the_end(peer: Peer) -> list[tuple[MessageType, int, int]]:
 
 
 @pytest.mark.parametrize("who", ["server", "peer"])
-@pytest.mark.parametrize("transport", ["tcp", "ws", "quic"])
+@EVERYWHERE
 async def test_a_drain_that_is_cut_tells_every_operation(tmp_path: Path, transport: str, who: str) -> None:
-    """Results that come in time are delivered, the rest is cancelled, and each has its one terminal message before the
+    """C-063 on this wire: results that come in time are delivered, the rest is cancelled, and each has its one terminal message before the
     connection ends; sessions that could be resumed are no exception, because CLOSE ends them too."""
-    async with serving_everywhere(tmp_path, POLICY) as place, place.peer(transport) as peer:
+    async with serving_on(transport, tmp_path, POLICY) as place, place.peer() as peer:
         await peer.open(
             OPEN.replace(session_flags=SessionFlags.ALLOW_RESUME), features=OperationFeatures.OPERATION_STATE
         )
@@ -128,12 +128,12 @@ async def test_a_session_that_the_server_closes(stubborn: bool) -> None:
         await peer.receive(MessageType.ERROR)
 
 
-@pytest.mark.parametrize("transport", ["tcp", "ws", "quic"])
+@EVERYWHERE
 async def test_our_client_hears_how_its_operations_ended(tmp_path: Path, transport: str) -> None:
     """13.1: a shutdown is no lost connection to whoever waits for a result: the operation was cancelled, and that is known."""
     async with (
-        serving_everywhere(tmp_path, POLICY) as place,
-        open_nnrp(place.urls[transport], place.options) as connection,
+        serving_on(transport, tmp_path, POLICY) as place,
+        open_nnrp(place.url, place.options) as connection,
     ):
         session = await connection.open_session(resumable=True)
         running = [await session.submit(LONG) for _ in range(3)]

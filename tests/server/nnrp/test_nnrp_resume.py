@@ -275,6 +275,19 @@ async def test_the_window_opens_and_closes_on_time(tmp_path: Path) -> None:
             nursery.start_soon(resume_in_time_and_too_late, transport)
 
 
+async def test_tokens_cannot_be_guessed() -> None:
+    """C-074: 200 tokens of two runs: each is another, 192 bits long, and no part of one is the same in all."""
+    tokens = []
+    for _ in range(2):
+        async with serving_nnrp() as served, served.peer() as peer:
+            for number in range(1, 101):
+                tokens.append(token_of(await peer.open(RESUMABLE.replace(requested_session_id=number))))
+    assert len(set(tokens)) == 200
+    assert {len(each) for each in tokens} == {24}
+    for position in zip(*tokens, strict=True):
+        assert len(set(position)) > 100 - 1, "of 256 values, 200 draws show some 139"
+
+
 async def test_tokens_from_before_a_restart_are_refused() -> None:
     """C-090."""
     async with serving_nnrp() as served:

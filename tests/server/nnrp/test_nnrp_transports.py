@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,16 @@ from protocol.nnrp.messages import Error, FlowUpdate, Ping, SessionOpenAck, Tran
 from protocol.nnrp.vendor import ResumeFrom
 from server.nnrp.policy import ServingPolicy
 from tests.support.nnrp import HELLO, OPEN, Peer, raw, text_of, token_of
-from tests.support.nnrp_transports import TRANSPORTS, Place, serving_everywhere
+from tests.support.nnrp_transports import (
+    EVERY,
+    EVERYWHERE,
+    TRANSPORTS,
+    Place,
+    on_a_line,
+    send_bytes,
+    serving_everywhere,
+    serving_on,
+)
 
 RESUMABLE = OPEN.replace(requested_session_id=5, session_flags=SessionFlags.ALLOW_RESUME)
 PAIRS = [(lost, resumed) for lost in ("tcp", "ws", "quic") for resumed in ("tcp", "ws", "quic") if lost != resumed]
@@ -123,11 +133,10 @@ async def test_connections_that_never_say_hello(tmp_path: Path) -> None:
     policy = ServingPolicy(limits=ConnectionLimits(handshake_timeout=4.0))
     closed: list[str] = []
 
-    async def stay_silent(place: Place, transport: str, number: int, ready: trio.Event) -> None:
+    async def stay_silent(place: Place, transport: str, number: int) -> None:
         async with place.stream(transport) as stream:
-            if number % 2 and transport in ("tcp", "tls"):
-                await stream.send_all(half)
-            ready.set()
+            if number % 2:
+                await send_bytes(stream, half, end=False)
             try:
                 while await stream.receive_some(4096):
                     pass
@@ -135,18 +144,90 @@ async def test_connections_that_never_say_hello(tmp_path: Path) -> None:
                 pass
             closed.append(transport)
 
-    counts = {"tcp": 100, "tls": 20, "ws": 20, "quic": 20}
-    async with serving_everywhere(tmp_path, policy) as place:
+    counts = dict.fromkeys(EVERY, 20) | {"tcp": 100}
+    async with serving_everywhere(tmp_path, policy, only=EVERY) as place:
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 for transport, count in counts.items():
                     for number in range(count):
-                        nursery.start_soon(stay_silent, place, transport, number, trio.Event())
+                        nursery.start_soon(stay_silent, place, transport, number)
                 for transport in counts:
                     async with open_nnrp(place.urls[transport], place.options) as connection:
                         assert (await (await connection.open_session()).request(b"x")).data == b"x"
         await place.wait_until(lambda: not place.service.links)
     assert {each: closed.count(each) for each in counts} == counts
+
+
+async def test_half_open_peers_are_reclaimed(tmp_path: Path) -> None:
+    """C-099, 13.8: of two idle peers on each transport the one whose packets are dropped is closed, its session waits to be
+    resumed and is; the other, which only answers PINGs, is served after three times the idle timeout. On all transports at
+    once, because it takes its time."""
+    idle = 1.2
+    policy = ServingPolicy(limits=ConnectionLimits(idle_timeout=idle, keepalive_interval=idle / 3))
+
+    async def two_peers(transport: str) -> None:
+        directory = tmp_path / transport
+        directory.mkdir()
+        async with (
+            serving_on(transport, directory, policy) as place,
+            on_a_line(place) as (far, line),
+            far.peer() as gone,
+            place.peer() as healthy,
+            trio.open_nursery() as nursery,
+        ):
+            service = place.service
+            token = token_of(await gone.open(RESUMABLE))
+            await healthy.open()
+            answering = trio.CancelScope()
+
+            async def answer() -> None:
+                with answering:
+                    await healthy.receive(seconds=60)
+
+            nursery.start_soon(answer)
+            line.drop()
+            since = trio.current_time()
+            await place.wait_until(lambda: len(service.links) == 1)
+            assert service.statistics().detached == 1, transport
+            await trio.sleep_until(since + 3 * idle)
+            answering.cancel()
+            await healthy.submit(1, b"still here")
+            assert text_of(await healthy.receive(MessageType.RESULT_PUSH)) == b"still here", transport
+            ack = (await healthy.open(RESUMABLE, token=token)).metadata
+            assert isinstance(ack, SessionOpenAck)
+            assert ack.session_status is SessionStatus.RESUMED, transport
+            line.let_through()
+
+    async with trio.open_nursery() as nursery:
+        for transport in EVERY:
+            nursery.start_soon(two_peers, transport)
+
+
+@pytest.mark.parametrize("transport", ["tcp", "quic", "aioquic"])
+async def test_many_sessions_after_each_other(tmp_path: Path, transport: str) -> None:
+    """C-095: 500 times a session is opened, does one short turn and is closed, on one connection: nothing of them is left, on
+    either side, and no more memory is in use after the last than after the fiftieth."""
+    async with serving_on(transport, tmp_path) as place, open_nnrp(place.url, place.options) as connection:
+        (link,) = place.service.links
+        tasks = early = 0
+        for number in range(500):
+            session = await connection.open_session()
+            assert (await session.request(b"x")).data == b"x"
+            await session.close()
+            if number == 50:
+                tasks, early = trio.lowlevel.current_statistics().tasks_living, resident()
+        assert not place.service.sessions
+        assert len(place.service.registry) == 0
+        assert not link.machine.sessions
+        counts = place.service.statistics()
+        assert (counts.sessions, counts.operations, counts.connections) == (0, 0, 1)
+        assert trio.lowlevel.current_statistics().tasks_living <= tasks
+        assert resident() - early < 20 * 2**20
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 VALID = FlowFlags.CREDIT_VALID
@@ -165,11 +246,11 @@ def flow(scope: FlowScope, reason: UpdateReason, epoch: int, credit: int = 4, *,
     )
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@EVERYWHERE
 async def test_old_credit_news_is_ignored(tmp_path: Path, transport: str) -> None:
     """C-079, where the server accepts updates: epoch 5 stops results, epoch 4 changes nothing, epoch 6 lets go."""
     session = FlowScope.SESSION
-    async with serving_everywhere(tmp_path) as place, place.peer(transport) as peer:
+    async with serving_on(transport, tmp_path) as place, place.peer() as peer:
         await peer.open()
         await peer.send(flow(session, UpdateReason.PAUSE, 5), session_id=1)
         await peer.send(flow(session, UpdateReason.GRANT, 4), session_id=1)
@@ -180,11 +261,11 @@ async def test_old_credit_news_is_ignored(tmp_path: Path, transport: str) -> Non
         assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=1;held"
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@EVERYWHERE
 async def test_epochs_are_counted_per_scope(tmp_path: Path, transport: str) -> None:
     """C-082: session X epoch 10, connection epoch 3, session Y epoch 1, operation 7 epoch 1: all four are applied."""
     grant = UpdateReason.GRANT
-    async with serving_everywhere(tmp_path) as place, place.peer(transport) as peer:
+    async with serving_on(transport, tmp_path) as place, place.peer() as peer:
         for number in (1, 2):
             await peer.open(OPEN.replace(requested_session_id=number))
         await peer.submit(7, b"sleep=60000;", session_id=2)
@@ -211,14 +292,14 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@EVERYWHERE
 async def test_malformed_flow_updates_change_nothing(tmp_path: Path, transport: str) -> None:
     """C-083: each is answered with malformed_body and pauses nothing, and a valid update behind it works. Where the fault is
     in the connection's scope, it ends the connection (nnrp-wire 15); so every case has a connection of its own."""
     policy = ServingPolicy(strict=True)
-    async with serving_everywhere(tmp_path, policy) as place:
+    async with serving_on(transport, tmp_path, policy) as place:
         for name, (session_id, update, change) in MALFORMED.items():
-            async with place.peer(transport) as peer:
+            async with place.peer() as peer:
                 await peer.open()
                 packet = bytearray(raw(update, session_id=session_id))
                 if change is not None:

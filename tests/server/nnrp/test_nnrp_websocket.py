@@ -194,7 +194,7 @@ async def status_of(url: str, **more: Any) -> int:
 
 @WHERE
 async def test_who_may_connect(tmp_path: Path, where: str) -> None:
-    """nnrp-extensions, WebSocket: Host, Origin, token and subprotocol carrier as ACP-240 to 242, 252, 253."""
+    """C-072; nnrp-extensions, WebSocket: Host, Origin, token and subprotocol carrier as ACP-240 to 242, 252, 253."""
     evil = {"origin": "https://evil.example"}
     bearer = {"additional_headers": {"Authorization": "Bearer s3cret"}}
     async with serving(where, tmp_path, token="s3cret") as place:
@@ -204,6 +204,7 @@ async def test_who_may_connect(tmp_path: Path, where: str) -> None:
             (bearer, 101),
             ({"subprotocols": [carrier("s3cret")]}, 101),
             ({**bearer, **evil}, 403),
+            (evil, 403),
         ]
         for more, status in asked:
             assert await in_asyncio(partial(status_of, **more), place.url) == status, more
