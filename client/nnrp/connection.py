@@ -15,7 +15,7 @@ import trio
 
 from client.backoff import Backoff
 from client.nnrp.credit import CreditQueue
-from client.nnrp.delivering import deliver, deliver_error, lose_unreadable
+from client.nnrp.delivering import deliver, deliver_error, lose_unanswered, lose_unreadable
 from client.nnrp.dialling import dial
 from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused, NnrpSessionOver
 from client.nnrp.link import Link
@@ -41,6 +41,7 @@ from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits
 from protocol.nnrp.machines.connection_table import Dialect
+from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import ClientHello, Error, ServerHelloAck, SessionOpen, SessionOpenAck
 from protocol.nnrp.vendor import ResumeFrom
@@ -52,6 +53,8 @@ logger = logging.getLogger("moorline.client")
 DOUBT: Final = 2.5
 """Seconds before a resume is asked for again that was refused where the answer to the one before may be lost. For two seconds the
 server holds the client to be there, on the connection where nobody heard of the new token (docs/nnrp.md, Used up)."""
+OVERDUE: Final = 1.0
+"""Seconds past its budget that the end of an operation may take to arrive (nnrp-wire 13.4: it is counted from the receipt)."""
 _DIALECTS: Final = {"native": Dialect.UNKNOWN, "nnrp-py": Dialect.IMPLICIT, "nnrp-rs": Dialect.BARE}
 _HELLO: Final = ClientHello(
     supported_profile_bitmap=3,
@@ -234,7 +237,7 @@ class NnrpConnection:
         answered = trio.Event()
         self._pings.append(answered)
         began = trio.current_time()
-        link.machine.send_ping()
+        link.machine.send_ping(began)
         link.flush()
         try:
             await self.wait_answer(answered, "PING")
@@ -406,6 +409,17 @@ class NnrpConnection:
                 link.flush()
                 return
 
+    async def _watch_once(self, session: NnrpSession, operations: list[Operation]) -> None:
+        """What is sent once may have been lost with its connection: it is waited for no longer than any answer, and with a budget
+        no longer than that."""
+        machine, now = session.machine, trio.current_time()
+        for each in sorted(operations, key=lambda each: each.deadline):
+            await trio.sleep_until(min(now + self._options.answer_timeout, max(now, each.deadline) + OVERDUE))
+            if session.over or session.machine is not machine or not session.attached:
+                return
+            if lose_unanswered(machine, each):
+                self._go_on()
+
     async def _wait_over(self, link: Link) -> None:
         """Until the connection is over that ``link`` has been, or that has taken its place since."""
         while True:
@@ -556,7 +570,9 @@ class NnrpConnection:
             self._drop(event.session)
         else:
             event.session.attachment = session
-            session.attach(event.session, event.resume_token)
+            once = session.attach(event.session, event.resume_token)
+            if once:
+                self._nursery.start_soon(self._watch_once, session, once)
             self._resumed[session] = None
             self._go_on()
         opening.answered.set()

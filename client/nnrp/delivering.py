@@ -14,10 +14,11 @@ from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection
+from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.session import Delivery, Session
 from protocol.nnrp.messages import Error, ResultHint, ResultPush
 
-__all__ = ["deliver", "deliver_error", "lose_unreadable"]
+__all__ = ["deliver", "deliver_error", "lose_unanswered", "lose_unreadable"]
 
 
 def deliver(event: events.Event) -> bool | None:
@@ -51,10 +52,24 @@ def lose_unreadable(connection: Connection, header: Header, fault: NnrpError) ->
     operation = session.operations.of_frame(header.frame_id) if session is not None and session.in_flight else None
     if session is None or operation is None or not isinstance(sent := operation.attachment, Sent):
         return False
-    sent.submission.cancel()
-    sent.submission.finish(NnrpResultsLost(f"a result could not be read: {fault}"))
-    session.receive_drop(header.frame_id)
+    _lose(session, operation, sent, f"a result could not be read: {fault}")
     return True
+
+
+def lose_unanswered(machine: Session, operation: Operation) -> bool:
+    """Nothing came of this operation for so long that its submit, which is not sent again, must have been lost. Whether it had
+    been waited for until now."""
+    sent = operation.attachment
+    if operation.settled or not isinstance(sent, Sent) or sent.submission.partials:
+        return False
+    _lose(machine, operation, sent, "the submit is sent once, and was lost with its connection")
+    return True
+
+
+def _lose(machine: Session, operation: Operation, sent: Sent, why: str) -> None:
+    sent.submission.cancel()
+    sent.submission.finish(NnrpResultsLost(why))
+    machine.receive_drop(operation.frame_id)
 
 
 def _lose_all(session: object, text: str) -> None:

@@ -29,8 +29,10 @@ from protocol.nnrp.enums import (
     CloseReason,
     DescriptorFlags,
     ExtensionKind,
+    FrameClass,
     HeaderFlags,
     InFlightPolicy,
+    LossTolerance,
     OperationFeatures,
     OperationPriority,
     PatchMask,
@@ -98,6 +100,13 @@ class Sent:
     metadata: FrameSubmit
     body: BodyLike
     submission: Submission
+
+    @property
+    def once(self) -> bool:
+        """Whether it is never sent again (nnrp-wire 12.5)."""
+        metadata = self.metadata
+        policy, kind = metadata.loss_tolerance_policy, metadata.frame_class
+        return policy is LossTolerance.FIRE_AND_FORGET and kind != FrameClass.KEYFRAME
 
 
 @attrs.define(slots=True, eq=False)
@@ -378,15 +387,26 @@ class NnrpSession:
         """It is on the connection it was on, after all."""
         self._attached = True
 
-    def attach(self, machine: Session, token: bytes) -> None:
-        """The session is on a new connection: take over what had not ended. It is to be sent again."""
+    def attach(self, machine: Session, token: bytes) -> list[Operation]:
+        """The session is on a new connection: take over what had not ended. It is to be sent again, but for what is returned:
+        that is sent once (nnrp-wire 12.5), and may not have arrived."""
         carried = self._live()
         machine.resume_frames_at(self.machine.next_frame_id)
         machine.adopt(tuple(carried))
         machine.settings = self.machine.settings
         self.machine, self._token, self._attached, self.unheard = machine, token, True, False
         self._template = None
-        self._unsent = [(each, sent) for each in carried if isinstance(sent := each.attachment, Sent)]
+        self._unsent, once = [], []
+        for each in carried:
+            if isinstance(sent := each.attachment, Sent):
+                if not sent.once:
+                    self._unsent.append((each, sent))
+                    continue
+                if each.ended:
+                    self._cancel_again(each)
+                if not sent.submission.partials:
+                    once.append(each)
+        return once
 
     @property
     def unsent(self) -> int:

@@ -193,7 +193,9 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     service.registry.enter(held, token)
     asked = link.machine.dialect is Dialect.NATIVE
     if asked:
-        link.machine.send_ping()  # a client that only waits says by its PONG that it has the new token
+        link.machine.send_ping(
+            trio.current_time()
+        )  # a client that only waits says by its PONG that it has the new token
     link.doubt(held, Doubt(former, link.machine.pings if asked else 0, trio.current_time()))
     link.flush()
     announce_schemas(link, machine)

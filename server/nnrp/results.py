@@ -150,6 +150,7 @@ class PlainResults:
         descriptor = payload.descriptor
         if (
             session.legacy_descriptors
+            or operation.sent_once
             or session.terms.features & _TELLS_STATE
             or type(descriptor) is not TypedPayloadDescriptor
         ):

@@ -145,7 +145,7 @@ class Connection(DataFlow):
         elif now >= self._keepalive_at():
             self._last_sent = now
             self._outbox.append(Outgoing(Ping()))
-            self.pings += 1
+            self._note_ping(now)
         return events
 
     def next_deadline(self) -> float:

@@ -55,8 +55,8 @@ class Operation:
     ``deadline`` is a monotonic instant, ``math.inf`` when the operation has none. ``attachment`` belongs to the driver
     (its own object for the operation) and is never looked at here. ``abandoned`` says that it was settled because nobody
     was left to tell, while whoever carries it out may not know yet. ``route_id`` and ``trace_id`` are those of its submit; they
-    come back with everything said about it (nnrp-wire 3). ``sent_once``: its results are fire_and_forget (12.5), and not sent again
-    when they are lost.
+    come back with everything said about it (nnrp-wire 3). ``sent_once``: its results are not sent again when they are lost, because
+    they are fire_and_forget, or low_latency and come too late anyway (12.5).
     """
 
     __slots__ = (

@@ -71,19 +71,23 @@ class Server:
 
     async def expect(self, kind: MessageType) -> Header:
         """Read until this comes. Raises EOFError at the end."""
-        while True:
-            while not self._waiting:
-                data = await self.stream.receive_some(65_536)
-                if not data:
-                    raise EOFError
-                self._splitter.receive_data(data)
-                self._waiting += [each.header for each in self._splitter.packets()]
-            header = self._waiting.pop(0)
-            self.seen.append(header.msg_type)
-            if header.msg_type is MessageType.PING and self.pongs:
-                await self.stream.send_all(raw(Pong()))
-            if header.msg_type is kind:
-                return header
+        while (header := await self.next()).msg_type is not kind:
+            pass
+        return header
+
+    async def next(self) -> Header:
+        """Read one more. Raises EOFError at the end."""
+        while not self._waiting:
+            data = await self.stream.receive_some(65_536)
+            if not data:
+                raise EOFError
+            self._splitter.receive_data(data)
+            self._waiting += [each.header for each in self._splitter.packets()]
+        header = self._waiting.pop(0)
+        self.seen.append(header.msg_type)
+        if header.msg_type is MessageType.PING and self.pongs:
+            await self.stream.send_all(raw(Pong()))
+        return header
 
     async def greet(self) -> None:
         await self.expect(MessageType.CLIENT_HELLO)

@@ -113,6 +113,7 @@ class ConnectionCore:
         "_last_sent",
         "_outbox",
         "_peer_sent",
+        "_pinged_at",
         "attachment",
         "close_received",
         "close_sent",
@@ -125,6 +126,7 @@ class ConnectionCore:
         "pings",
         "pongs",
         "reverse",
+        "round_trip",
         "schemas",
         "sessions",
         "side",
@@ -164,6 +166,8 @@ class ConnectionCore:
         """PINGs sent."""
         self.pongs = 0
         """PONGs received: answers to that many PINGs, the oldest ones."""
+        self.round_trip: float | None = None
+        """Seconds from the last PING that was answered to its PONG; None before the first."""
         self.loss_tolerance = LossTolerance.BEST_EFFORT
         """What the hello has declared; submits may say otherwise (nnrp-wire 12.5). The driver's to say."""
         self.ordered = True
@@ -173,6 +177,7 @@ class ConnectionCore:
         self._closed_ids: dict[int, int] = {}
         self._closing: dict[int, Session] = {}
         self._peer_sent = 0
+        self._pinged_at = -math.inf
         self._created_at = now
         self._last_received = now
         self._last_sent = now

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from protocol.errors import Reach
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.descriptors import TypedPayloadDescriptor
@@ -25,7 +27,7 @@ from protocol.nnrp.enums import (
 from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
 from protocol.nnrp.extensions import ControlExtension, pack_extensions
 from protocol.nnrp.machines.cache_records import CacheEntry
-from protocol.nnrp.machines.connection_table import ConnectionInput
+from protocol.nnrp.machines.connection_table import ConnectionInput, Dialect
 from protocol.nnrp.machines.credit import Applied, CreditUpdate, Window
 from protocol.nnrp.machines.events import (
     BackgroundReceived,
@@ -57,6 +59,9 @@ from protocol.nnrp.packet import Packet
 from protocol.nnrp.vendor import CancelScope, SubmitContext
 
 __all__ = ["DataFlow"]
+
+#: Seconds after which a round trip is measured anew, where it matters.
+ROUND_TRIP_AGE = 30.0
 
 _OVERRIDE = int(DescriptorFlags.SCHEMA_OVERRIDE)
 
@@ -212,9 +217,19 @@ class DataFlow(CacheFlow):
         tolerance = metadata.loss_tolerance_policy
         if tolerance is LossTolerance.INHERIT:
             tolerance = self.loss_tolerance
-        if tolerance is LossTolerance.FIRE_AND_FORGET and metadata.frame_class != FrameClass.KEYFRAME:
-            operation.sent_once = True
+        if tolerance is not LossTolerance.BEST_EFFORT and metadata.frame_class != FrameClass.KEYFRAME:
+            operation.sent_once = self._is_sent_once(tolerance, operation.deadline - now)
         return SubmitReceived(session, operation, packet, replaced, opened, objects)
+
+    def _is_sent_once(self, tolerance: LossTolerance, budget: float) -> bool:
+        """Whether results of a frame that is no keyframe may be lost (12.5): always with fire_and_forget, with low_latency where
+        the round trip takes more than half of the budget. That is asked for while such frames come."""
+        if tolerance is not LossTolerance.LOW_LATENCY or budget == math.inf:
+            return tolerance is LossTolerance.FIRE_AND_FORGET
+        now = self._last_received
+        if now >= self._pinged_at + ROUND_TRIP_AGE and self.dialect is Dialect.NATIVE:
+            self.send_ping(now)
+        return self.round_trip is not None and self.round_trip > budget / 2
 
     def _on_cancel(self, packet: Packet, now: float) -> CancelReceived | Ignored:
         self._step(packet.header)

@@ -111,10 +111,11 @@ class Handshake(ConnectionCore):
         self._step_ours(ConnectionInput.HELLO_REFUSED, MessageType.ERROR)
         self._end(EndCause.REFUSED)
 
-    def send_ping(self, *, trace_id: int = 0, session_id: int = 0) -> None:
+    def send_ping(self, now: float, *, trace_id: int = 0, session_id: int = 0) -> None:
+        """Ask whether the peer is there, and measure the ``round_trip``."""
         self._step_ours(ConnectionInput.PING, MessageType.PING)
         self._queue(Outgoing(Ping(), session_id=session_id, trace_id=trace_id))
-        self.pings += 1
+        self._note_ping(now)
 
     def send_probe(self, probe_id: int, payload: bytes, *, client_send_ts_us: int) -> None:
         """Measure this transport. The answer comes as ProbeAnswered."""
@@ -185,6 +186,8 @@ class Handshake(ConnectionCore):
     def _on_pong(self, packet: Packet, now: float) -> PongReceived:
         self._step(packet.header)
         self.pongs += 1
+        if self.pings:
+            self.round_trip = now - self._pinged_at
         return PongReceived(packet)
 
     def _on_close(self, packet: Packet, now: float) -> ConnectionClosing:
@@ -216,6 +219,10 @@ class Handshake(ConnectionCore):
         return ErrorReceived(packet, session, operation)
 
     # Inside
+
+    def _note_ping(self, now: float) -> None:
+        self.pings += 1
+        self._pinged_at = now
 
     def _pending_offer(self) -> ClientHello:
         if self.offer is None or self.state is not ConnectionState.NEGOTIATING:

@@ -201,7 +201,7 @@ class Dialled:
             if session is None:
                 machine.install(header.session_id, SessionTerms(max_in_flight_operations=4))
         elif packet.kind is _M.PING:
-            machine.send_ping(trace_id=header.trace_id, session_id=header.session_id)
+            machine.send_ping(0.0, trace_id=header.trace_id, session_id=header.session_id)
         elif packet.kind is _M.CLOSE:
             machine.close(0.0, opaque.decode())
         elif isinstance(metadata, FlowUpdate):

@@ -274,7 +274,7 @@ def test_first_packet_session_open_is_the_bare_dialect() -> None:
     for kind in (_M.RESULT_PUSH, _M.RESULT_DROP, _M.FLOW_UPDATE, _M.SESSION_OPEN_ACK, _M.PONG):
         assert server.may_send(kind)
     with pytest.raises(NnrpLocalError, match="bare dialect"):
-        server.send_ping()
+        server.send_ping(duo.now)
     assert not server.may_send(_M.SESSION_CLOSE)
     assert duo.client.machine.may_send(_M.SESSION_CLOSE)
     step = server.close_session(server.sessions[1], 0.0)
@@ -313,7 +313,7 @@ def test_a_reused_frame_does_not_end_the_operation_that_has_it() -> None:
 def test_a_bare_peer_that_sends_a_ping_may_be_pinged() -> None:
     duo = Duo()
     duo.open()
-    duo.client.machine.send_ping()
+    duo.client.machine.send_ping(duo.now)
     duo.pump()
     assert duo.server.machine.may_send(_M.PING)
 
@@ -323,7 +323,7 @@ def test_ping_and_probe_leave_the_connection_where_it_is() -> None:
     duo = Duo()
     duo.now = 2.5
     duo.client.machine.send_probe(7, b"P" * 64, client_send_ts_us=1)
-    duo.client.machine.send_ping(trace_id=99, session_id=5)
+    duo.client.machine.send_ping(duo.now, trace_id=99, session_id=5)
     duo.pump()
     assert duo.server.machine.state is INIT
     duo.server.last(ProbeReceived)
@@ -566,7 +566,7 @@ def test_idle_timeout() -> None:
     server = duo.server.machine
     assert server.next_deadline() == 120.0
     duo.now = 50.0
-    duo.client.machine.send_ping()
+    duo.client.machine.send_ping(duo.now)
     duo.pump()
     assert server.next_deadline() == 170.0
     server.handle_deadline(120.0)
