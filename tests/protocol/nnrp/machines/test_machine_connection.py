@@ -805,6 +805,6 @@ def test_nothing_is_queued_on_a_closed_connection() -> None:
     duo = Duo()
     duo.connect()
     duo.client.machine.lose_transport()
-    for call in (duo.client.machine.send_ping, lambda: duo.client.machine.close(0.0)):
+    for call in (lambda: duo.client.machine.send_ping(0.0), lambda: duo.client.machine.close(0.0)):
         with pytest.raises(NnrpLocalError):
             call()
