@@ -20,6 +20,7 @@ from client.nnrp.dialling import dial
 from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused, NnrpSessionOver
 from client.nnrp.link import Link
 from client.nnrp.moving import Mover
+from client.nnrp.observing import logged
 from client.nnrp.options import NnrpOptions
 from client.nnrp.session import NnrpSession
 from protocol.layout import Buffer
@@ -486,7 +487,7 @@ class NnrpConnection:
             raise NnrpConnectionLost(f"cannot connect to {url}: {error}") from error
         return Link(
             stream,
-            self._act,
+            logged(self._act),
             spoilt=self._on_spoilt,
             dialect=self._dialect,
             strict=options.strict,

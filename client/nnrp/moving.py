@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from client.nnrp.connection import NnrpConnection
 
 __all__ = ["Mover"]
+
+logger = logging.getLogger("moorline.client")
 
 _TRANSPORTS: Final = {
     "tcp": TransportId.TCP,
@@ -58,12 +61,11 @@ class Mover:
         """Ask for every session on the new, greeted connection."""
         for session in self._resumed:
             self._connection.resume(link, session)
+        now_us = int(trio.current_time() * 1_000_000)
         for session_id, session in self._migrated.items():
+            logger.debug("nnrp_session_migrate session=%d client_migrate_ts_us=%d", session_id, now_us)
             link.machine.migrate_session(
-                session_id,
-                SessionMigrate(
-                    self._old, self._new, session.machine.next_frame_id - 1, int(trio.current_time() * 1_000_000)
-                ),
+                session_id, SessionMigrate(self._old, self._new, session.machine.next_frame_id - 1, now_us)
             )
         link.flush()
 

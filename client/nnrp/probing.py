@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 from collections.abc import Sequence
 from functools import partial
@@ -13,12 +14,15 @@ import trio
 from client.nnrp.dialling import dial
 from client.nnrp.errors import NnrpConnectionLost, NnrpRefused
 from client.nnrp.link import Link
+from client.nnrp.observing import logged
 from client.nnrp.options import NnrpOptions
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.connection_table import Dialect
 from protocol.nnrp.machines.events import Event, ProbeAnswered
 
 __all__ = ["Candidate", "probe_transports"]
+
+logger = logging.getLogger("moorline.client")
 
 PROBE_BYTES: Final = 32_768
 _PADDING: Final = b"P" * PROBE_BYTES
@@ -95,7 +99,7 @@ async def _probe(url: str, options: NnrpOptions, probe_id: int) -> float:
         stream = await dial(url, options, nursery)
         link = Link(
             stream,
-            answer.take,
+            logged(answer.take),
             dialect=Dialect.UNKNOWN,
             strict=options.strict,
             limits=ConnectionLimits(handshake_timeout=options.open_timeout, idle_timeout=options.idle_timeout),
@@ -103,7 +107,9 @@ async def _probe(url: str, options: NnrpOptions, probe_id: int) -> float:
         )
         nursery.start_soon(partial(_tell_end, link, answer))
         began = trio.current_time()
-        link.machine.send_probe(probe_id, _PADDING, client_send_ts_us=int(began * 1_000_000))
+        sent_us = int(began * 1_000_000)
+        logger.debug("nnrp_transport_probe url=%s probe_id=%d client_send_ts_us=%d", url, probe_id, sent_us)
+        link.machine.send_probe(probe_id, _PADDING, client_send_ts_us=sent_us)
         link.flush()
         await answer.came.wait()
         ended = trio.current_time()
