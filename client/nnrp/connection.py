@@ -549,6 +549,13 @@ class NnrpConnection:
             self._retry_at = trio.current_time() + message.retry_after_ms / 1000
         if not isinstance(event, events.ErrorReceived):
             return
+        if event.waits is not None and event.session is not None:
+            session = event.session.attachment
+            if isinstance(session, NnrpSession):
+                # Until something ends or is granted: to try at once would only be refused again.
+                session.put_back(event.waits)
+                self._resumed[session] = None
+            return
         if self._link is not None:
             deliver_error(self._link.machine, event, message, text)
         self._go_on()

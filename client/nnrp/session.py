@@ -427,10 +427,16 @@ class NnrpSession:
         if self.machine.hold_again(operation, len(self._unsent), everywhere) is not None:
             return False
         del self._unsent[0]
+        operation.sent_again = True
         self._send(operation, sent.metadata, sent.body, _RETRANSMIT)
         if operation.ended:
             self._cancel_again(operation)
         return True
+
+    def put_back(self, operation: Operation) -> None:
+        """There was no credit to send it again: it waits for some."""
+        if isinstance(sent := operation.attachment, Sent):
+            self._unsent.insert(0, (operation, sent))
 
     # Inside
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.nnrp.bodies import ControlBody, DataBody
-from protocol.nnrp.enums import ErrorCode, MessageType, OperationState, SessionStatus
+from protocol.nnrp.enums import ErrorCode, HeaderFlags, MessageType, OperationState, SessionStatus
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.extensions import ALL_FEATURES
 from protocol.nnrp.messages import Error, SessionOpen, SessionOpenAck
@@ -18,11 +18,12 @@ __all__ = ["check_nnrp_wire"]
 
 def check_nnrp_wire(findings: Findings, recorder: Recorder) -> int:
     """On every connection: one terminal message per operation, events in order and none twice, none the client had said it
-    has, no submit beyond the credit, no message the other side could not read. Returns how many results were looked at."""
+    has, no submit beyond the credit (but of those sent again: how many of them the other end has had cannot be known), no message
+    the other side could not read. Returns how many results were looked at."""
     looked = 0
     for number, down in recorder.down.items():
-        cursors = _cursors(findings, number, bytes(recorder.up.get(number, b"")))
-        looked += _check_down(findings, number, bytes(down), cursors)
+        up = _packets(findings, number, bytes(recorder.up.get(number, b"")), "up")
+        looked += _check_down(findings, number, bytes(down), _cursors(up), _sent_again(up))
     return looked
 
 
@@ -37,10 +38,19 @@ def _packets(findings: Findings, number: int, data: bytes, way: str) -> list[Pac
     return found
 
 
-def _cursors(findings: Findings, number: int, up: bytes) -> dict[int, int]:
+def _sent_again(up: list[Packet]) -> set[tuple[int, int]]:
+    """Session and frame of the submits that a resume brought for the second time."""
+    return {
+        (packet.header.session_id, packet.header.frame_id)
+        for packet in up
+        if packet.kind is MessageType.FRAME_SUBMIT and packet.header.flags & HeaderFlags.RETRANSMIT
+    }
+
+
+def _cursors(up: list[Packet]) -> dict[int, int]:
     """The last event the client said it has, by session."""
     found = {}
-    for packet in _packets(findings, number, up, "up"):
+    for packet in up:
         if isinstance(packet.metadata, SessionOpen) and isinstance(packet.content, ControlBody):
             for each in packet.content.extensions:
                 if isinstance(each.value, ResumeFrom):
@@ -48,7 +58,9 @@ def _cursors(findings: Findings, number: int, up: bytes) -> dict[int, int]:
     return found
 
 
-def _check_down(findings: Findings, number: int, down: bytes, cursors: dict[int, int]) -> int:
+def _check_down(
+    findings: Findings, number: int, down: bytes, cursors: dict[int, int], sent_again: set[tuple[int, int]]
+) -> int:
     last = dict(cursors)
     ended: set[tuple[int, int]] = set()
     looked = 0
@@ -56,7 +68,10 @@ def _check_down(findings: Findings, number: int, down: bytes, cursors: dict[int,
         session_id, frame_id = packet.header.session_id, packet.header.frame_id
         if isinstance(packet.metadata, Error):
             code = packet.metadata.error_code
-            findings.expect(code != ErrorCode.LIMIT_EXCEEDED, f"connection {number}: the client went beyond its credit")
+            findings.expect(
+                code != ErrorCode.LIMIT_EXCEEDED or (session_id, frame_id) in sent_again,
+                f"connection {number}: the client went beyond its credit",
+            )
             findings.expect(
                 code not in (ErrorCode.MALFORMED_BODY, ErrorCode.MALFORMED_HEADER),
                 f"connection {number}: the server could not read the client: {code:#x}",

@@ -251,11 +251,12 @@ class PongReceived(msgspec.Struct, gc=False):
 
 
 class ErrorReceived(msgspec.Struct, gc=False):
-    """The peer reports a fault of ours. ``operation`` was ended by it."""
+    """The peer reports a fault of ours. ``operation`` was ended by it. ``waits`` was not: there was no credit to send it again."""
 
     packet: Packet
     session: Session | None
     operation: Operation | None
+    waits: Operation | None = None
 
 
 class ConnectionClosing(msgspec.Struct, gc=False):

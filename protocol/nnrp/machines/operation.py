@@ -56,7 +56,8 @@ class Operation:
     (its own object for the operation) and is never looked at here. ``abandoned`` says that it was settled because nobody
     was left to tell, while whoever carries it out may not know yet. ``route_id`` and ``trace_id`` are those of its submit; they
     come back with everything said about it (nnrp-wire 3). ``sent_once``: its results are not sent again when they are lost, because
-    they are fire_and_forget, or low_latency and come too late anyway (12.5).
+    they are fire_and_forget, or low_latency and come too late anyway (12.5). ``sent_again``: by us, after a resume;
+    the other end may have had it already, or not.
     """
 
     __slots__ = (
@@ -72,6 +73,7 @@ class Operation:
         "parent_id",
         "priority",
         "route_id",
+        "sent_again",
         "sent_once",
         "settled",
         "state",
@@ -104,6 +106,7 @@ class Operation:
         self.route_id = 0
         self.trace_id = 0
         self.sent_once = False
+        self.sent_again = False
         self.children: set[int] | None = None
         self.live_below = 0
         self.attachment: object = None

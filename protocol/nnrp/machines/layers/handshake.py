@@ -211,7 +211,17 @@ class Handshake(ConnectionCore):
         waits = self.side is Side.CLIENT  # the end that carries out still owes its one terminal message
         if waits and session is not None and error.error_scope is not ErrorScope.CONNECTION:
             # A code that is of the session by default (12.9), server_busy for one, may stand for one frame's result.
-            operation = self._fail_frame(session, error.related_frame_id or packet.header.frame_id)
+            frame_id = error.related_frame_id or packet.header.frame_id
+            operation = session.operations.of_frame(frame_id) if session.in_flight else None
+            if (
+                operation is not None
+                and error.error_code == ErrorCode.LIMIT_EXCEEDED
+                and self._lacked_credit(operation)
+            ):
+                return ErrorReceived(packet, session, None, operation)
+            if operation is not None:
+                session.receive_drop(frame_id, OperationState.FAILED)
+                self._after_settle(session, self._last_received)
         if waits and error.retry_after_ms and error.error_scope is not ErrorScope.FRAME:
             whole = error.error_scope is ErrorScope.CONNECTION
             if whole or session is not None:
@@ -264,13 +274,10 @@ class Handshake(ConnectionCore):
             del self._put_offs[window]
         return [RetryDue(session) for window, session in due if window.handle_deadline(now)]
 
-    def _fail_frame(self, session: Session, frame_id: int) -> Operation | None:
-        """The peer refused or failed a frame: its operation, if it is still waited for, has ended with that."""
-        if session.in_flight == 0 or session.operations.of_frame(frame_id) is None:
-            return None
-        operation = session.receive_drop(frame_id, OperationState.FAILED)
-        self._after_settle(session, self._last_received)
-        return operation
+    def _lacked_credit(self, operation: Operation) -> bool:
+        """Whether it is credit that was exceeded by what we have sent again. Others that were in flight when the connection was
+        lost may have arrived or not: how many the peer counts cannot be known, and the window may have been narrowed since."""
+        return operation.sent_again and not operation.ended and self.window.in_flight > 1
 
     def _begin_drain(self, now: float, cause: EndCause) -> None:
         if self.end_cause is None:
