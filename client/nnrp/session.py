@@ -393,12 +393,17 @@ class NnrpSession:
         carried = self._live()
         machine.resume_frames_at(self.machine.next_frame_id)
         machine.adopt(tuple(carried))
+        whole = not (self.last_event_id and machine.terms.grants(OperationFeatures.RESUME_WATERMARK))
+        if whole:
+            machine.expect_everything_again()
         machine.settings = self.machine.settings
         self.machine, self._token, self._attached, self.unheard = machine, token, True, False
         self._template = None
         self._unsent, once = [], []
         for each in carried:
             if isinstance(sent := each.attachment, Sent):
+                if whole:
+                    sent.submission.expect_everything_again()
                 if not sent.once:
                     self._unsent.append((each, sent))
                     continue

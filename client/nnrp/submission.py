@@ -26,7 +26,18 @@ class Submission:
     Leaving the iteration early does not stop the operation: ``cancel`` does.
     """
 
-    __slots__ = ("_cancel", "_changed", "_error", "_kept", "_kept_bytes", "_over", "hint", "operation", "partials")
+    __slots__ = (
+        "_cancel",
+        "_changed",
+        "_error",
+        "_kept",
+        "_kept_bytes",
+        "_over",
+        "_repeats",
+        "hint",
+        "operation",
+        "partials",
+    )
 
     def __init__(self, operation: Operation, cancel: Callable[[Operation], None]) -> None:
         self.operation = operation
@@ -36,6 +47,7 @@ class Submission:
         self._cancel = cancel
         self._kept: deque[Result] = deque()
         self._kept_bytes = 0
+        self._repeats = 0
         self._changed: trio.Event | None = None
         self._error: NnrpClientError | None = None
         self._over = False
@@ -106,7 +118,14 @@ class Submission:
 
     # What happens
 
+    def expect_everything_again(self) -> None:
+        """After a resume without a cursor what has come comes again, and is dropped (nnrp-extensions, Negotiation)."""
+        self._repeats = self.partials
+
     def put(self, result: Result) -> None:
+        if self._repeats and not result.final:
+            self._repeats -= 1
+            return
         self._kept.append(result)
         if result.final:
             self.finish(None)

@@ -79,6 +79,8 @@ class IgnoredBecause(IntEnum):
     CLOSE_CROSSED = 2
     """Both ends closed at once."""
     ERROR_REPEATED = 3
+    REDELIVERED = 4
+    """After a resume the server sends everything again, also of operations that had ended here."""
 
 
 class HelloReceived(msgspec.Struct, gc=False):

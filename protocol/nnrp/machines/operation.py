@@ -130,5 +130,10 @@ class Operation:
             ) from refused
         return effect
 
+    def begin_again(self) -> None:
+        """Everything that was said about it comes again. An end that was our own (a cancel) stays."""
+        if not self.ended:
+            self.state = _ACCEPTED
+
     def __repr__(self) -> str:
         return f"<Operation {self.operation_id} frame={self.frame_id} {self.state.name.lower()}>"

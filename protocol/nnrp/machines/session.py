@@ -87,6 +87,7 @@ class Session:
         "_next_frame",
         "_operation_windows",
         "_operations",
+        "_redelivered_below",
         "_reverse_windows",
         "attachment",
         "bound",
@@ -137,6 +138,7 @@ class Session:
         self._operation_windows: dict[int, Window] | None = None
         self._reverse_windows: dict[int, Window] | None = None
         self._next_frame = 1
+        self._redelivered_below = 0
 
     # Getters
 
@@ -261,6 +263,17 @@ class Session:
     def resume_frames_at(self, frame_id: int) -> None:
         """Go on counting from here, after a migration or a resume."""
         self._next_frame = max(self._next_frame, frame_id)
+
+    def expect_everything_again(self) -> None:
+        """The session was resumed without a cursor (nnrp-extensions, Negotiation): what is in flight begins anew here, and what comes
+        of frames before ``next_frame_id`` that are not is no fault."""
+        self._redelivered_below = self._next_frame
+        for operation in self._operations or ():
+            operation.begin_again()
+
+    def had_ended(self, frame_id: int) -> bool:
+        """Whether a result of this frame is only there because everything was to be sent again."""
+        return frame_id < self._redelivered_below and self.operations.of_frame(frame_id) is None
 
     # Things that happened: end that is submitted to
 

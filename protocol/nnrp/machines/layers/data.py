@@ -250,27 +250,37 @@ class DataFlow(CacheFlow):
             self.counters.ignored_cancels += 1
             return Ignored(packet, IgnoredBecause.UNKNOWN_CANCEL_TARGET)
 
-    def _on_result(self, packet: Packet, now: float) -> ResultReceived | BackgroundReceived:
+    def _on_result(self, packet: Packet, now: float) -> ResultReceived | BackgroundReceived | Ignored:
         self._step(packet.header)
         session = self._find(packet)
         state = result_state(packet)
         if packet.header.frame_id >= BACKGROUND_FRAMES and session.is_background(packet.header.frame_id):
             session.step(SessionInput.TRAFFIC, "RESULT_PUSH")
             return BackgroundReceived(session, packet, state)
-        operation, delivery = session.receive_result(packet.header.frame_id, state)
+        try:
+            operation, delivery = session.receive_result(packet.header.frame_id, state)
+        except NnrpError:
+            if session.had_ended(packet.header.frame_id):
+                return Ignored(packet, IgnoredBecause.REDELIVERED)
+            raise
         if delivery is Delivery.LATE:
             self.counters.late_results += 1
         if operation.settled:
             self._after_settle(session, now)
         return ResultReceived(session, operation, packet, delivery, state)
 
-    def _on_drop(self, packet: Packet, now: float) -> DropReceived | BackgroundReceived:
+    def _on_drop(self, packet: Packet, now: float) -> DropReceived | BackgroundReceived | Ignored:
         self._step(packet.header)
         session = self._find(packet)
         if packet.header.frame_id >= BACKGROUND_FRAMES and session.is_background(packet.header.frame_id):
             session.step(SessionInput.TRAFFIC, "RESULT_DROP")
             return BackgroundReceived(session, packet, drop_state(packet))
-        operation = session.receive_drop(packet.header.frame_id, drop_state(packet))
+        try:
+            operation = session.receive_drop(packet.header.frame_id, drop_state(packet))
+        except NnrpError:
+            if session.had_ended(packet.header.frame_id):
+                return Ignored(packet, IgnoredBecause.REDELIVERED)
+            raise
         self._after_settle(session, now)
         return DropReceived(session, operation, packet)
 
