@@ -14,7 +14,7 @@ from client.nnrp.session import NnrpSession
 from protocol.nnrp.enums import TransportId
 from protocol.nnrp.machines.events import MigrateAnswered
 from protocol.nnrp.machines.migration import MigrationEffect
-from protocol.nnrp.messages import SessionMigrate
+from protocol.nnrp.messages import SessionMigrate, SessionMigrateAck
 
 if TYPE_CHECKING:
     from client.nnrp.connection import NnrpConnection
@@ -74,7 +74,10 @@ class Mover:
         if session is None:
             return
         if event.effect is MigrationEffect.REBIND:
+            answer = event.packet.metadata
+            assert isinstance(answer, SessionMigrateAck)
             machine = link.machine.install(session.session_id, session.machine.terms)
+            machine.resume_frames_at(answer.resume_from_frame_id)
             machine.attachment = session
             session.attach(machine, b"")
         else:

@@ -27,6 +27,7 @@ from protocol.nnrp.enums import (
     CancelReason,
     CancelScopeKind,
     CloseReason,
+    ConnectionState,
     DescriptorFlags,
     ExtensionKind,
     FrameClass,
@@ -41,6 +42,7 @@ from protocol.nnrp.enums import (
     ProfileId,
     StreamSemantics,
 )
+from protocol.nnrp.errors import NnrpLocalError
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.patching import SessionSettings
 from protocol.nnrp.machines.session import Session
@@ -498,9 +500,16 @@ class NnrpSession:
             if isinstance(body, Regions):
                 frame = ExtensionFrame.of(ExtensionKind.SUBMIT_CONTEXT, context)
                 body = Regions(body.payloads, body.inline_objects, body.references, (*body.extensions, frame))
-        operation = machine.submit(
-            session, trio.current_time(), latency_budget_ms=metadata.latency_budget_ms, context=context
-        )
+        try:
+            operation = machine.submit(
+                session, trio.current_time(), latency_budget_ms=metadata.latency_budget_ms, context=context
+            )
+        except NnrpLocalError as early:
+            if not session.open:
+                raise NnrpSessionOver("the session is being closed") from early
+            if machine.state is ConnectionState.DRAINING:
+                raise NnrpConnectionLost("the connection is being closed") from early
+            raise
         operation.trace_id = options.trace_id
         submission = Submission(operation, self._cancel_one)
         operation.attachment = Sent(metadata, body, submission)
