@@ -34,7 +34,7 @@ class Table(Generic[State, Input, Effect]):
     left, is refused when it is declared (ValueError).
     """
 
-    __slots__ = ("_grid", "initial", "inputs", "name", "rows", "states", "terminal")
+    __slots__ = ("grid", "initial", "inputs", "name", "rows", "states", "terminal")
 
     def __init__(
         self,
@@ -52,20 +52,21 @@ class Table(Generic[State, Input, Effect]):
         self.rows = dict(rows)
         self.initial = initial
         self.terminal = terminal
-        self._grid = tuple(tuple(self.rows.get((state, given)) for given in inputs) for state in states)
+        self.grid = tuple(tuple(self.rows.get((state, given)) for given in inputs) for state in states)
+        """By state and input what `step` gives, None where it raises: for those who take a step for every packet."""
         _check_numbering(states)
         _check_numbering(inputs)
         self._check_shape()
 
     def step(self, state: State, given: Input) -> tuple[State, Effect]:
         """The next state and what to do about it. Raises IllegalTransition for a pair that is not listed."""
-        row = self._grid[state][given]
+        row = self.grid[state][given]
         if row is None:
             raise IllegalTransition(self.name, state, given)
         return row
 
     def allows(self, state: State, given: Input) -> bool:
-        return self._grid[state][given] is not None
+        return self.grid[state][given] is not None
 
     def pairs(self) -> Iterator[tuple[State, Input]]:
         """Every pair there is, legal or not: what an exhaustive test walks."""

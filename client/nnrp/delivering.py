@@ -20,6 +20,9 @@ from protocol.nnrp.messages import Error, ResultHint, ResultPush
 
 __all__ = ["deliver", "deliver_error", "lose_unanswered", "lose_unreadable"]
 
+_FINAL, _LATE = Delivery.FINAL, Delivery.LATE
+_CLOSED: Final = SessionState.CLOSED
+
 
 def deliver(event: events.Event) -> bool | None:
     """Hand ``event`` to those it is for. Whether there may be credit now; None: it is for the connection itself."""
@@ -90,11 +93,11 @@ def _result(event: events.ResultReceived) -> bool:
     if event_id and isinstance(served, NnrpSession):
         served.last_event_id = max(served.last_event_id, event_id)
     if isinstance(sent, Sent):
-        if delivery is not Delivery.LATE:
+        if delivery is not _LATE:
             metadata, content = packet.metadata, packet.content
             assert isinstance(metadata, ResultPush)
             assert isinstance(content, DataBody)
-            final, hints = delivery is Delivery.FINAL, session.terms.features != 0
+            final, hints = delivery is _FINAL, session.terms.features != 0
             sent.submission.put(Result(metadata, content, event.state, final, hints, event_id))
         elif operation.settled:
             sent.submission.finish(ended(operation, 0))
@@ -162,7 +165,7 @@ def _close_progress(event: events.SessionCloseProgress) -> bool:
 def _note_closed(machine: Session) -> None:
     """The last terminal message may have been what a close waited for."""
     session = machine.attachment
-    if machine.state is SessionState.CLOSED and isinstance(session, NnrpSession) and session.machine is machine:
+    if machine.state is _CLOSED and isinstance(session, NnrpSession) and session.machine is machine:
         session.fail(NnrpSessionOver("the session was closed"))
 
 

@@ -9,7 +9,7 @@ import trio
 
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import CancelReason as WireReason
-from protocol.nnrp.enums import CloseReason, ConnectionState, HeaderFlags, InFlightPolicy, MessageType, TransportId
+from protocol.nnrp.enums import CloseReason, HeaderFlags, InFlightPolicy, MessageType, TransportId
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
@@ -122,7 +122,7 @@ class Link:
         machine = self.machine
         if machine.has_messages:
             self.writer.write([each.encode() for each in machine.messages()])
-        if machine.state is ConnectionState.CLOSED:
+        if machine.closed:
             self._reading.cancel()
 
     def after_settle(self, session: ServedSession) -> None:

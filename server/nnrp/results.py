@@ -37,6 +37,7 @@ __all__ = ["NO_TIMES", "PlainResults", "Times", "drop_parts", "push_parts", "sta
 _U16: Final = 0xFFFF
 _TELLS_STATE: Final = int(OperationFeatures.OPERATION_STATE)
 _PARTIAL = ResultFlags.PARTIAL
+_COMPLETE: Final = ResultClass.COMPLETE
 _CLASS_FLAGS: Final = {
     ResultClass.COMPLETE: ResultFlags(0),
     ResultClass.PARTIAL: ResultFlags.PARTIAL,
@@ -144,7 +145,7 @@ class PlainResults:
     def parts(self, session: Session, operation: Operation, answer: Answer) -> list[Buffer] | None:
         """What `push_parts` makes of a final ``answer`` without times, None where that has to say. Raises as that does."""
         payloads = answer.payloads
-        if len(payloads) != 1 or answer.tensor is not None or answer.result_class is not ResultClass.COMPLETE:
+        if len(payloads) != 1 or answer.tensor is not None or answer.result_class is not _COMPLETE:
             return None
         payload = payloads[0]
         descriptor = payload.descriptor

@@ -41,6 +41,9 @@ _WAITING, _RUNNING, _PARTIAL = OperationState.WAITING_TOOL, OperationState.RUNNI
 _LOWERED: Final = int(SessionFlagsAck.PRIORITY_DOWNGRADED)
 _ALLOW_DROP: Final = BudgetPolicy.ALLOW_DROP.value
 _NO_BUDGET: Final = BudgetPolicy(0)
+_COMPLETED: Final = OperationState.COMPLETED
+_PUSH, _DROP, _SILENT = Ending
+_OPEN: Final = SessionState.OPEN
 _RECORD_STATES: Final = {
     OperationState.COMPLETED: RecordState.COMPLETED,
     OperationState.FAILED: RecordState.FAILED,
@@ -311,7 +314,7 @@ def answer_at_once(session: ServedSession, submit: Submit, answer: Answer, now: 
     """An operation that needed no waiting: accepted and completed in one step, without a task."""
     if LatestResults.wanted(submit):
         session.latest_results().keep(submit, answer)
-    finish(session, submit.operation, OperationState.COMPLETED, answer, now=now)
+    finish(session, submit.operation, _COMPLETED, answer, now=now)
 
 
 def finish(
@@ -338,16 +341,16 @@ def finish(
         if link.machine.has_messages:
             link.flush()  # what was queued before comes before: the answer to the SESSION_OPEN, for one
         ending = link.machine.finish(machine, operation, wanted, trio.current_time() if now is None else now)
-    if ending is Ending.SILENT and not abandoned and session.journal is not None and not session.over:
-        ending = Ending.PUSH if operation.state is OperationState.COMPLETED else Ending.DROP
-    if ending is not Ending.SILENT:
+    if ending is _SILENT and not abandoned and session.journal is not None and not session.over:
+        ending = _PUSH if operation.state is _COMPLETED else _DROP
+    if ending is not _SILENT:
         event_id = session.next_event_id(event_id)
-        if ending is Ending.PUSH and answer is not None:
+        if ending is _PUSH and answer is not None:
             parts = _push_or_drop(session, operation, answer, times, event_id, applied, reused_frame_id)
         else:
             parts = drop_parts(machine, operation, error_code=error_code, event_id=event_id)
         session.send(lead + parts if lead else parts, operation, event_id)
-    if link is not None and (link.machine.has_messages or machine.state is not SessionState.OPEN):
+    if link is not None and (link.machine.has_messages or machine.state is not _OPEN):
         link.flush()
         link.after_settle(session)
 

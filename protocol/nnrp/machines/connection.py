@@ -72,7 +72,10 @@ _HANDLERS: dict[MessageType, str] = {
 
 _SESSION_ID = Header.LAYOUT.field("session_id").offset
 
-_CLOSED = ConnectionState.CLOSED
+_CLOSED, _DRAINING = ConnectionState.CLOSED, ConnectionState.DRAINING
+_BEFORE_OPEN = (ConnectionState.INIT, ConnectionState.NEGOTIATING)
+_CLIENT = Side.CLIENT
+_PING = MessageType.PING
 
 Handler = Callable[[Any, Packet, float], Event]
 
@@ -128,7 +131,7 @@ class Connection(DataFlow):
         acted on."""
         if self.closed:
             return []
-        if self.state in (ConnectionState.INIT, ConnectionState.NEGOTIATING):
+        if self.state in _BEFORE_OPEN:
             if now >= self._created_at + self.limits.handshake_timeout:
                 self._end(EndCause.HANDSHAKE_TIMEOUT)
             return []
@@ -140,7 +143,7 @@ class Connection(DataFlow):
         events: list[SessionCloseProgress | RetryDue] = [*self._close_deadlines(now), *self._retries_due(now)]
         for store in list(self._stores.values()):
             store.cache.handle_deadline(now)
-        if self.state is ConnectionState.DRAINING and now >= self._drain_deadline:
+        if self.state is _DRAINING and now >= self._drain_deadline:
             events += self._cut_drain(now)
         elif now >= self._keepalive_at():
             self._last_sent = now
@@ -151,15 +154,15 @@ class Connection(DataFlow):
     def next_deadline(self) -> float:
         """The monotonic instant at which ``handle_deadline`` is wanted, ``math.inf`` for never. It moves with every
         packet, always later by itself: a timer that comes early asks again."""
-        if self.closed:
+        if self.state is _CLOSED:
             return math.inf
-        if self.state in (ConnectionState.INIT, ConnectionState.NEGOTIATING):
+        if self.state in _BEFORE_OPEN:
             return self._created_at + self.limits.handshake_timeout
         limits = self.limits
         soonest = self._last_received + limits.idle_timeout
         if self._last_sent + limits.keepalive_interval < soonest:
             soonest = min(soonest, self._keepalive_at())
-        if self.state is ConnectionState.DRAINING:
+        if self.state is _DRAINING:
             soonest = min(soonest, self._drain_deadline)
         if self._closing:
             soonest = min(soonest, self._next_close_deadline())
@@ -172,9 +175,9 @@ class Connection(DataFlow):
     def _keepalive_at(self) -> float:
         """When to send a PING: as a client after silence of our own, as a server after the peer's, to hear that it is there.
         A server asks only who has opened a session after a hello: the other dialects do not answer (2.6, 13.8)."""
-        if not self.may_send(MessageType.PING):
+        if not self.may_send(_PING):
             return math.inf
-        if self.side is Side.CLIENT:
+        if self.side is _CLIENT:
             return self._last_sent + self.limits.keepalive_interval
         if self.dialect is not Dialect.NATIVE or not self.sessions:
             return math.inf
@@ -183,7 +186,7 @@ class Connection(DataFlow):
     @property
     def _waits_in_silence(self) -> bool:
         """Whether the silent peer waits for a result of ours, and is one that could not be asked whether it is there."""
-        asked = self.side is Side.CLIENT or self.dialect is Dialect.NATIVE
+        asked = self.side is _CLIENT or self.dialect is Dialect.NATIVE
         return not asked and self.window.in_flight > 0
 
     def note_sent(self, now: float) -> None:

@@ -20,7 +20,6 @@ from protocol.nnrp.machines.schemas import SchemaBinding
 from protocol.nnrp.machines.session_table import SESSION, SessionEffect, SessionInput
 from protocol.nnrp.machines.terms import SessionTerms
 from protocol.nnrp.vendor import SubmitContext
-from protocol.transitions import IllegalTransition
 
 if TYPE_CHECKING:
     from protocol.nnrp.machines.closing import Closing
@@ -72,6 +71,10 @@ class Ending(IntEnum):
     """A RESULT_DROP: it has ended without one, or its result came too late."""
     SILENT = 3
     """None: the session is over here, or the peer reads no results any more."""
+
+
+_PROGRESS, _FINAL, _LATE = Delivery
+_PUSH, _DROP, _SILENT = Ending
 
 
 class Session:
@@ -325,41 +328,41 @@ class Session:
         """
         if operation.abandoned:
             operation.abandoned = False
-            return Ending.SILENT
+            return _SILENT
         if operation.settled:
             raise ValueError(f"operation {operation.operation_id} settled twice")
-        if operation.ended:
-            self.suppressed += wanted is _COMPLETED
-        elif operation.state is _ACCEPTED and wanted is _COMPLETED:
+        if operation.state is _ACCEPTED and wanted is _COMPLETED:
             operation.state = _DONE_AT_ONCE
+        elif operation.ended:
+            self.suppressed += wanted is _COMPLETED
         else:
             operation.advance(wanted)
         self._settle(operation)
         if self.state is _CLOSED:
-            return Ending.SILENT
-        return Ending.PUSH if operation.state is _COMPLETED else Ending.DROP
+            return _SILENT
+        return _PUSH if operation.state is _COMPLETED else _DROP
 
     # Things that happened: end that waits
 
     def receive_result(self, frame_id: int, wanted: OperationState) -> tuple[Operation, Delivery]:
         """A RESULT_PUSH arrived that means ``wanted``. Raises NnrpError for an unknown frame, or one that had ended."""
         operation = self._waiting_for(frame_id, "RESULT_PUSH")
-        if operation.ended:
+        if operation.state is _ACCEPTED and wanted is _COMPLETED:
+            operation.state = _DONE_AT_ONCE
+        elif operation.ended:
             self.suppressed += 1
             if wanted in TERMINAL_STATES:
                 self._settle(operation)
-            return operation, Delivery.LATE
-        if operation.state is _ACCEPTED and wanted is _COMPLETED:
-            operation.state = _DONE_AT_ONCE
+            return operation, _LATE
         elif self.state is _RESUMED and wanted is operation.state and wanted in _CHANGES_ONCE:
-            return operation, Delivery.PROGRESS  # sent again, because what came with it had not arrived
+            return operation, _PROGRESS  # sent again, because what came with it had not arrived
         else:
             if operation.state is _ACCEPTED and wanted is not _RUNNING:
                 operation.advance(_RUNNING)
             if operation.advance(wanted) is OperationEffect.PROGRESS:
-                return operation, Delivery.PROGRESS
+                return operation, _PROGRESS
         self._settle(operation)
-        return operation, Delivery.FINAL
+        return operation, _FINAL
 
     def receive_drop(self, frame_id: int, wanted: OperationState = OperationState.FAILED) -> Operation:
         """A RESULT_DROP, or an ERROR of frame scope, arrived: the operation ends as what we made it, else ``wanted``."""
@@ -477,9 +480,8 @@ class Session:
         )
 
     def _step(self, given: SessionInput, subject: str, frame_id: int = 0) -> SessionEffect:
-        try:
-            self.state, effect = SESSION.step(self.state, given)
-        except IllegalTransition as refused:
+        row = SESSION.grid[self.state][given]
+        if row is None:
             raise NnrpError(
                 Outcome.BAD_STATE,
                 f"the session is {self.state.name.lower()}",
@@ -487,7 +489,8 @@ class Session:
                 reach=Reach.OPERATION if frame_id else Reach.SESSION,
                 session_id=self.session_id,
                 frame_id=frame_id,
-            ) from refused
+            )
+        self.state, effect = row
         return effect
 
     def _hold_above(self, parent_id: int, background: bool) -> Hold | None:

@@ -9,6 +9,8 @@ from protocol.nnrp.machines.schemas import SchemaBinding
 
 __all__ = ["SessionTerms"]
 
+_SUBMIT_CONTEXT = int(OperationFeatures.SUBMIT_CONTEXT)
+
 
 @attrs.frozen(slots=True)
 class SessionTerms:
@@ -44,7 +46,7 @@ class SessionTerms:
     @property
     def tree(self) -> bool:
         """Whether submits name their operation and its place in the tree (submit_context was granted)."""
-        return bool(self.features & int(OperationFeatures.SUBMIT_CONTEXT))
+        return self.features & _SUBMIT_CONTEXT != 0
 
     def grants(self, feature: OperationFeatures) -> bool:
         return bool(self.features & int(feature))

@@ -75,6 +75,7 @@ __all__ = ["SessionControl"]
 OPENS_OUTSTANDING = 65_536
 
 _DEFAULT_SETTINGS = SessionSettings()
+_DRAINING = ConnectionState.DRAINING
 
 
 class SessionControl(Handshake):
@@ -431,7 +432,7 @@ class SessionControl(Handshake):
         if session.closing is not None:
             step = closing.close_on_settled(session, now, carries_out=self.side is Side.SERVER)
             self._carry_out(session, step)
-        if self.state is ConnectionState.DRAINING:
+        if self.state is _DRAINING:
             self._end_if_drained()
 
     def _close_deadlines(self, now: float) -> list[SessionCloseProgress]:

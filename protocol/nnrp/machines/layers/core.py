@@ -30,7 +30,6 @@ from protocol.nnrp.machines.session_table import SessionInput
 from protocol.nnrp.machines.store import ObjectStore
 from protocol.nnrp.messages import Message, ResultDrop
 from protocol.nnrp.packet import Packet
-from protocol.transitions import IllegalTransition
 
 __all__ = ["ConnectionCore", "ConnectionLimits", "Side"]
 
@@ -42,6 +41,9 @@ _BY_NUMBER = {int(kind): given for kind, given in INPUTS.items()}
 #: The same by number; a number without a message type never comes this far, the header is checked before.
 _INPUTS = tuple(_BY_NUMBER.get(number, ConnectionInput.TRAFFIC) for number in range(max(_BY_NUMBER) + 1))
 _FEATURES = tuple(OperationFeatures(bits) for bits in range(32))
+
+_CLOSED = ConnectionState.CLOSED
+_BARE, _IMPLICIT = Dialect.BARE, Dialect.IMPLICIT
 
 _CACHE_KINDS = (MessageType.CACHE_PUT, MessageType.CACHE_ACK, MessageType.CACHE_INVALIDATE)
 _CACHE_BITS = sum(1 << kind for kind in _CACHE_KINDS)
@@ -193,7 +195,7 @@ class ConnectionCore:
     @property
     def closed(self) -> bool:
         """Whether it is over. What ``messages()`` still holds is to be sent, then the transport is to be closed."""
-        return self.state is ConnectionState.CLOSED
+        return self.state is _CLOSED
 
     @property
     def in_flight(self) -> int:
@@ -206,12 +208,12 @@ class ConnectionCore:
 
     def may_send(self, kind: MessageType) -> bool:
         """Whether the peer's dialect reads this message at all."""
-        if self.dialect is Dialect.BARE:
+        if self.dialect is _BARE:
             needed = _BARE_SILENT.get(kind)
             if kind is MessageType.SESSION_CLOSE and self.side is Side.SERVER:
                 return False  # its client waits for no such thing
             return needed is None or bool(self._peer_sent & needed)
-        if self.dialect is Dialect.IMPLICIT and kind in _IMPLICIT_UNKNOWN:
+        if self.dialect is _IMPLICIT and kind in _IMPLICIT_UNKNOWN:
             return bool(self._peer_sent & _IMPLICIT_BITS)
         return True
 
@@ -248,7 +250,7 @@ class ConnectionCore:
     def _queue(self, outgoing: Outgoing) -> None:
         """Queue what the application wants. Raises NnrpLocalError when the connection is over or the dialect lacks it."""
         kind = outgoing.message.TYPE
-        if self.state is ConnectionState.CLOSED:
+        if self.state is _CLOSED:
             raise NnrpLocalError(Outcome.BAD_STATE, "the connection is closed", subject=kind.name)
         if not self.may_send(kind):
             raise NnrpLocalError(
@@ -286,20 +288,19 @@ class ConnectionCore:
 
         Raises NnrpError BadState, fatal where the first packet is wrong.
         """
-        wanted = _INPUTS[header.msg_type] if given is None else given
-        try:
-            self.state, effect = CONNECTION.step(self.state, wanted)
-        except IllegalTransition as refused:
-            raise self._bad_state(header) from refused
+        row = CONNECTION.grid[self.state][_INPUTS[header.msg_type] if given is None else given]
+        if row is None:
+            raise self._bad_state(header)
+        self.state, effect = row
         return effect
 
     def _step_ours(self, given: ConnectionInput, kind: MessageType) -> ConnectionEffect:
         """The same for what we are about to send. Raises NnrpLocalError."""
-        try:
-            self.state, effect = CONNECTION.step(self.state, given)
-        except IllegalTransition as refused:
+        row = CONNECTION.grid[self.state][given]
+        if row is None:
             rule = f"not allowed while the connection is {self.state.name.lower()}"
-            raise NnrpLocalError(Outcome.BAD_STATE, rule, subject=kind.name) from refused
+            raise NnrpLocalError(Outcome.BAD_STATE, rule, subject=kind.name)
+        self.state, effect = row
         return effect
 
     def _bad_state(self, header: Header, rule: str | None = None) -> NnrpError:
@@ -348,7 +349,7 @@ class ConnectionCore:
     def _refuse(self, error: NnrpError, header: Header | None) -> None:
         """Report a fault at its scope, as the peer's dialect allows, and end the connection when it is fatal."""
         self.counters.violations += 1
-        if self.state is ConnectionState.CLOSED:
+        if self.state is _CLOSED:
             return
         outgoing = self._report(error, header)
         if outgoing is not None:
@@ -377,9 +378,9 @@ class ConnectionCore:
 
     def _end(self, cause: EndCause) -> None:
         """The connection is over, and with it every session on it. The first cause stays."""
-        if self.state is ConnectionState.CLOSED and self.end_cause is not None:
+        if self.state is _CLOSED and self.end_cause is not None:
             return
-        self.state = ConnectionState.CLOSED
+        self.state = _CLOSED
         self.end_cause = cause
         for session in self.sessions.values():
             session.step(SessionInput.CONNECTION_CLOSED, "CLOSE")

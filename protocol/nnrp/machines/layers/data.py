@@ -12,6 +12,7 @@ from protocol.nnrp.enums import (
     CacheErrorCode,
     CancelReason,
     CancelScopeKind,
+    ConnectionState,
     DescriptorFlags,
     ExtType,
     FlowFlags,
@@ -64,6 +65,10 @@ __all__ = ["DataFlow"]
 ROUND_TRIP_AGE = 30.0
 
 _OVERRIDE = int(DescriptorFlags.SCHEMA_OVERRIDE)
+_CLOSED = ConnectionState.CLOSED
+_WORK, _FRAME_SUBMIT = ConnectionInput.WORK, MessageType.FRAME_SUBMIT
+_LATE, _SILENT = Delivery.LATE, Ending.SILENT
+_INHERIT, _BEST_EFFORT = LossTolerance.INHERIT, LossTolerance.BEST_EFFORT
 
 
 class DataFlow(CacheFlow):
@@ -83,7 +88,7 @@ class DataFlow(CacheFlow):
     ) -> Operation:
         """Start an operation; the caller then sends the FRAME_SUBMIT with ``operation.frame_id``. Raises NnrpLocalError
         when there is no credit (ask ``session.hold`` first), the session is not open, or the ids are used."""
-        self._step_ours(ConnectionInput.WORK, MessageType.FRAME_SUBMIT)
+        self._step_ours(_WORK, _FRAME_SUBMIT)
         if context is not None and not session.terms.tree:
             raise NnrpLocalError(Outcome.BAD_STATE, "submit_context was not granted", subject="FRAME_SUBMIT")
         return session.start(now, frame_id, view_id, latency_budget_ms, context)
@@ -130,8 +135,8 @@ class DataFlow(CacheFlow):
         if session.store is not None:
             session.store.cache.end_owner(LeaseOwnerScope.OPERATION, operation.operation_id)
         ending = session.finish(operation, wanted)
-        if self.closed:
-            return Ending.SILENT
+        if self.state is _CLOSED:
+            return _SILENT
         if session.closing is not None or self.close_received or self.close_sent:
             self._after_settle(session, now)
         return ending
@@ -215,9 +220,9 @@ class DataFlow(CacheFlow):
         operation = session.accept(now, header.frame_id, header.view_id, metadata.latency_budget_ms, context)
         operation.route_id, operation.trace_id = header.route_id, header.trace_id
         tolerance = metadata.loss_tolerance_policy
-        if tolerance is LossTolerance.INHERIT:
+        if tolerance is _INHERIT:
             tolerance = self.loss_tolerance
-        if tolerance is not LossTolerance.BEST_EFFORT and metadata.frame_class != FrameClass.KEYFRAME:
+        if tolerance is not _BEST_EFFORT and metadata.frame_class != FrameClass.KEYFRAME:
             operation.sent_once = self._is_sent_once(tolerance, operation.deadline - now)
         return SubmitReceived(session, operation, packet, replaced, opened, objects)
 
@@ -263,7 +268,7 @@ class DataFlow(CacheFlow):
             if session.had_ended(packet.header.frame_id):
                 return Ignored(packet, IgnoredBecause.REDELIVERED)
             raise
-        if delivery is Delivery.LATE:
+        if delivery is _LATE:
             self.counters.late_results += 1
         if operation.settled:
             self._after_settle(session, now)
