@@ -25,6 +25,7 @@ from client.nnrp.options import NnrpOptions
 from client.nnrp.session import NnrpSession
 from protocol.layout import Buffer
 from protocol.nnrp.enums import (
+    ConnectionState,
     ErrorScope,
     InFlightPolicy,
     MessageType,
@@ -56,6 +57,7 @@ DOUBT: Final = 2.5
 server holds the client to be there, on the connection where nobody heard of the new token (docs/nnrp.md, Used up)."""
 OVERDUE: Final = 1.0
 """Seconds past its budget that the end of an operation may take to arrive (nnrp-wire 13.4: it is counted from the receipt)."""
+_CLOSED: Final = ConnectionState.CLOSED
 _DIALECTS: Final = {"native": Dialect.UNKNOWN, "nnrp-py": Dialect.IMPLICIT, "nnrp-rs": Dialect.BARE}
 _HELLO: Final = ClientHello(
     supported_profile_bitmap=3,
@@ -158,7 +160,7 @@ class NnrpConnection:
     def machine(self) -> Connection | None:
         """The machine of the transport connection there is; None while there is none."""
         link = self._link
-        return None if link is None or link.machine.closed else link.machine
+        return None if link is None or link.machine.state is _CLOSED else link.machine
 
     @property
     def connected(self) -> bool:
@@ -297,10 +299,9 @@ class NnrpConnection:
             self._urls.remove(url)
         self._urls.appendleft(url)
 
-    @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether `wait_room` would wait."""
-        return self._link is not None and self._link.writer.full
+        return self._link is not None and self._link.writer.is_full()
 
     async def wait_room(self) -> None:
         """Wait while more is queued to be sent than should be."""
@@ -330,14 +331,9 @@ class NnrpConnection:
         link = self._link
         if link is None:
             return
-        writer = link.writer
-        alone = link.machine.in_flight <= 1
-        if alone:
-            writer.hold()  # somebody waits for this one; others would go out with those that come after them
         link.collect()
-        writer.write(parts)
-        if alone:
-            writer.release()
+        # Somebody waits for what is alone; others go out with those that come after them.
+        link.writer.write(parts, at_once=link.machine.window.in_flight <= 1)
 
     def flush(self) -> None:
         if self._link is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -11,7 +12,7 @@ import trio
 from client.nnrp.receiving import receive_some
 from client.nnrp.transport import PacketTransport
 from client.nnrp.writer import Writer
-from protocol.nnrp.enums import MessageType
+from protocol.nnrp.enums import ConnectionState, MessageType
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits, Side
@@ -29,6 +30,7 @@ _LINGER: Final = 5.0
 _PARTING: Final = 0.5
 """Seconds for the goodbye of a transport that has one."""
 _RESULTS: Final = (MessageType.RESULT_PUSH, MessageType.RESULT_DROP)
+_CLOSED: Final = ConnectionState.CLOSED
 _SCHEMAS: Final = builtin_registry()
 
 
@@ -63,6 +65,8 @@ class Link:
         self._splitter = Splitter()
         self._reading = trio.CancelScope()
         self._timer = trio.CancelScope()
+        self._due = math.inf
+        """When it ends."""
         self._over = False
         self._muted = False
         self.done = trio.Event()
@@ -70,18 +74,18 @@ class Link:
 
     def collect(self) -> None:
         """Queue what the machine wants sent."""
-        if self.machine.has_messages:
+        if self.machine.has_messages():
             self.writer.write([each.encode() for each in self.machine.messages()])
 
     def flush(self) -> None:
         """The same, and see to what else may have changed: whether it is over, and when it is to act next."""
         self.collect()
         machine = self.machine
-        if machine.closed:
+        if machine.state is _CLOSED:
             self._reading.cancel()
         deadline = machine.next_deadline()
-        if deadline < self._timer.deadline:
-            self._timer.deadline = deadline
+        if deadline < self._due:
+            self._due = self._timer.deadline = deadline
 
     def mute(self) -> None:
         """What still comes is read and thrown away: not even the machine sees it, because it comes again elsewhere, and what
@@ -178,7 +182,8 @@ class Link:
     async def _keep_time(self) -> None:
         machine = self.machine
         while not machine.closed:
-            with trio.CancelScope(deadline=machine.next_deadline()) as self._timer:
+            self._due = machine.next_deadline()
+            with trio.CancelScope(deadline=self._due) as self._timer:
                 await trio.sleep_forever()
             if self._over:
                 return

@@ -220,7 +220,7 @@ class NnrpSession:
         """Submit metadata and body as they are: tensors, references. As `submit`."""
         connection = self._connection
         self._check()
-        if connection.full:
+        if connection.is_full():
             await connection.wait_room()
             self._check()
         if not connection.credit.waits(self) and not self._held(options):

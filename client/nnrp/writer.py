@@ -24,8 +24,8 @@ class Writer(SendQueue):
         self._room = trio.Event()
 
     async def wait_room(self) -> None:
-        """Wait while `full`. Not a checkpoint when there is room."""
-        while self.full:
+        """Wait while `is_full`. Not a checkpoint when there is room."""
+        while self.is_full():
             await self._room.wait()
 
     def end(self) -> None:
@@ -51,7 +51,7 @@ class Writer(SendQueue):
         with trio.fail_after(self._timeout):
             await self._stream.send_all(data)
         self._sent(data)
-        if not self.full:
+        if not self.is_full():
             room, self._room = self._room, trio.Event()
             room.set()
 

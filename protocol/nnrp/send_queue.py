@@ -39,13 +39,13 @@ class SendQueue:
         self.size = 0
         """Bytes queued and not yet taken by the transport."""
 
-    @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether more is queued than should be. Never after the end: what is written then is dropped."""
         return self.size >= self._high and not self._ended
 
-    def write(self, parts: Iterable[Buffer]) -> int:
-        """Queue one packet, or several, given as buffers. They must not change until they are sent. Returns their bytes."""
+    def write(self, parts: Iterable[Buffer], *, at_once: bool = False) -> int:
+        """Queue one packet, or several, given as buffers. They must not change until they are sent. ``at_once``: as if they
+        were between `hold` and `release`. Returns their bytes."""
         if self._ended:
             return 0
         added = 0
@@ -53,7 +53,7 @@ class SendQueue:
             self._queue.append(part)
             added += len(part)
         self.size += added
-        if self.size >= _PIECE:
+        if self.size >= _PIECE or (at_once and not self._held):
             self._send_nowait()
         if self._queue and not self._held:
             self._wake()

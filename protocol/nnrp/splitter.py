@@ -60,12 +60,8 @@ class Splitter:
         self._header: Header | None = None
         self._ready: list[tuple[bytes | memoryview, list[int]]] = []
         self._failure: NnrpError | None = None
-        self._count = 0
-
-    @property
-    def count(self) -> int:
+        self.count = 0
         """Packets seen so far."""
-        return self._count
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         """Take the bytes of one read. Bytes after a framing fault are dropped."""
@@ -117,7 +113,7 @@ class Splitter:
         return len(self._pending)
 
     def statistics(self) -> SplitterStatistics:
-        return SplitterStatistics(len(self._pending), self._wanted, self._count, self._failure is not None)
+        return SplitterStatistics(len(self._pending), self._wanted, self.count, self._failure is not None)
 
     def _complete_pending(self, data: bytes | memoryview) -> int:
         """Add to the incomplete packet what belongs to it; the number of bytes of ``data`` used up."""
@@ -134,7 +130,7 @@ class Splitter:
             self._header = self._admit(parse_header(pending))
         # The buffer is handed to the packet and never touched again by the splitter.
         self._ready.append((memoryview(pending).toreadonly(), [0]))
-        self._count += 1
+        self.count += 1
         self._pending = bytearray()
         self._header = None
         self._wanted = HEADER_BYTES
@@ -164,7 +160,7 @@ class Splitter:
                 offset += self._wanted
                 self._wanted = HEADER_BYTES
         finally:
-            self._count += len(starts)
+            self.count += len(starts)
         if offset < size:
             self._pending = bytearray(memoryview(data)[offset:])
 
@@ -174,12 +170,13 @@ def _run(data: bytes | memoryview, offset: int, starts: list[int]) -> int:
     unpack, heads, append = _HEAD.unpack_from, _HEADS, starts.append
     size = len(data)
     try:
-        while True:
+        while size - offset >= HEADER_BYTES:
             head, body_len = unpack(data, offset)
             end = offset + heads[head] + body_len
             if end > size:
-                return offset
+                break
             append(offset)
             offset = end
-    except (KeyError, struct.error):  # a beginning the table does not know, or less than one
-        return offset
+    except KeyError:  # a beginning the table does not know
+        pass
+    return offset

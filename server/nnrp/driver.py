@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,7 @@ import trio
 
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import CancelReason as WireReason
-from protocol.nnrp.enums import CloseReason, HeaderFlags, InFlightPolicy, MessageType, TransportId
+from protocol.nnrp.enums import CloseReason, ConnectionState, HeaderFlags, InFlightPolicy, MessageType, TransportId
 from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Link"]
 
+_CLOSED: Final = ConnectionState.CLOSED
 _READ: Final = 65_536
 _TRANSPORTS: Final = {"tcp": TransportId.TCP, "tls": TransportId.TCP, "quic": TransportId.QUIC}
 _LINGER: Final = 5.0
@@ -87,6 +89,8 @@ class Link:
         self._splitter = Splitter(max_body_bytes=policy.hello.max_body_bytes)
         self._reading = trio.CancelScope()
         self._timer = trio.CancelScope()
+        self._due = math.inf
+        """When it ends."""
         self._flow = trio.Event()
         self._told = Dialect.UNKNOWN
         self._doubted: dict[int, ServedSession] = {}
@@ -120,9 +124,9 @@ class Link:
     def flush(self) -> None:
         """Queue what the machine wants sent; stop reading when it is over."""
         machine = self.machine
-        if machine.has_messages:
+        if machine.has_messages():
             self.writer.write([each.encode() for each in machine.messages()])
-        if machine.closed:
+        if machine.state is _CLOSED:
             self._reading.cancel()
 
     def after_settle(self, session: ServedSession) -> None:
@@ -210,7 +214,8 @@ class Link:
     async def _keep_time(self) -> None:
         machine = self.machine
         while not machine.closed:
-            with trio.CancelScope(deadline=machine.next_deadline()) as self._timer:
+            self._due = machine.next_deadline()
+            with trio.CancelScope(deadline=self._due) as self._timer:
                 await trio.sleep_forever()
             if self._concluded:
                 return
@@ -257,7 +262,7 @@ class Link:
                     act = _ACTS.get(type(event))
                     if act is not None:
                         act(self, event, now)
-                if machine.closed:
+                if machine.state is _CLOSED:
                     break
         except NnrpError as fault:
             machine.receive_violation(fault)
@@ -304,8 +309,8 @@ class Link:
 
     def _retime(self) -> None:
         deadline = self.machine.next_deadline()
-        if deadline < self._timer.deadline:
-            self._timer.deadline = deadline
+        if deadline < self._due:
+            self._due = self._timer.deadline = deadline
 
     # The end
 

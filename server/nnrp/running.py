@@ -9,6 +9,7 @@ import trio
 from protocol.layout import Buffer
 from protocol.nnrp.enums import (
     BudgetPolicy,
+    ConnectionState,
     ErrorCode,
     OperationState,
     ResultBudgetPolicy,
@@ -44,6 +45,7 @@ _NO_BUDGET: Final = BudgetPolicy(0)
 _COMPLETED: Final = OperationState.COMPLETED
 _PUSH, _DROP, _SILENT = Ending
 _OPEN: Final = SessionState.OPEN
+_CLOSED: Final = ConnectionState.CLOSED
 _RECORD_STATES: Final = {
     OperationState.COMPLETED: RecordState.COMPLETED,
     OperationState.FAILED: RecordState.FAILED,
@@ -335,10 +337,10 @@ def finish(
     more."""
     link, machine = session.link, session.machine
     abandoned = operation.abandoned
-    if link is None or link.machine.closed:
+    if link is None or link.machine.state is _CLOSED:
         ending = machine.finish(operation, wanted)
     else:
-        if link.machine.has_messages:
+        if link.machine.has_messages():
             link.flush()  # what was queued before comes before: the answer to the SESSION_OPEN, for one
         ending = link.machine.finish(machine, operation, wanted, trio.current_time() if now is None else now)
     if ending is _SILENT and not abandoned and session.journal is not None and not session.over:
@@ -350,7 +352,7 @@ def finish(
         else:
             parts = drop_parts(machine, operation, error_code=error_code, event_id=event_id)
         session.send(lead + parts if lead else parts, operation, event_id)
-    if link is not None and (link.machine.has_messages or machine.state is not _OPEN):
+    if link is not None and (link.machine.has_messages() or machine.state is not _OPEN):
         link.flush()
         link.after_settle(session)
 

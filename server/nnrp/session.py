@@ -8,7 +8,7 @@ import attrs
 import trio
 
 from protocol.layout import Buffer
-from protocol.nnrp.enums import ErrorCode, OperationFeatures, OperationState, SessionState
+from protocol.nnrp.enums import ConnectionState, ErrorCode, OperationFeatures, OperationState, SessionState
 from protocol.nnrp.machines.cache_records import CachePool
 from protocol.nnrp.machines.history import RisingIds
 from protocol.nnrp.machines.operation import Operation
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SILENCE", "Doubt", "ServedSession"]
 
+_CLOSED: Final = ConnectionState.CLOSED
 SILENCE: Final = 2.0
 """Seconds after which a session that was resumed, and that nothing was heard of, may be one whose client never knew."""
 
@@ -146,14 +147,16 @@ class ServedSession:
     def has_room(self, operation: Operation | None = None) -> bool:
         """Whether `wait_room` would not wait."""
         link = self.link
-        return link is None or link.machine.closed or (not link.writer.full and self.machine.may_push(operation))
+        if link is None or link.machine.state is _CLOSED:
+            return True
+        return not link.writer.is_full() and self.machine.may_push(operation)
 
     async def wait_room(self, operation: Operation | None = None) -> None:
         """Wait while the connection is full, or its peer has paused results: those of ``operation``, or of what happens beside
         the session's own. A session without a connection is bounded by its journal. Not a checkpoint when nothing has to be
         waited for."""
         while (link := self.link) is not None and not link.machine.closed:
-            if link.writer.full:
+            if link.writer.is_full():
                 await link.writer.wait_news()
             elif not self.machine.may_push(operation):
                 await link.wait_flow()

@@ -20,7 +20,7 @@ that could not wait though the queue was full: drops, what was sent before an en
 
 
 class Writer(SendQueue):
-    """Queue without waiting (``write``), wait for room (``wait_news``, while ``full``), send in order (``run``, one task).
+    """Queue without waiting (``write``), wait for room (``wait_news``, while ``is_full``), send in order (``run``, one task).
 
     ``run`` returns after ``end`` when everything is out. It raises ``trio.TooSlowError`` for a peer that accepts nothing for
     ``timeout`` seconds, and what the stream raises when it breaks; nothing is sent after that.
@@ -39,9 +39,9 @@ class Writer(SendQueue):
         """Whether reading should stop until the peer has taken in what it was answered."""
         return self._answers >= ANSWER_BYTES and not self._ended
 
-    def write(self, parts: Iterable[Buffer], *, result: bool = False) -> int:
+    def write(self, parts: Iterable[Buffer], *, at_once: bool = False, result: bool = False) -> int:
         """As `SendQueue.write`. A ``result`` is bounded by whoever waited for room before."""
-        added = super().write(parts)
+        added = super().write(parts, at_once=at_once)
         if self._queue and (not result or self.size - added >= self._high):
             self._answers += added
         return added
@@ -76,7 +76,7 @@ class Writer(SendQueue):
                 with trio.fail_after(self._timeout):
                     await self._stream.send_all(chunk)
                 self._sent(chunk)
-                if not self.full:
+                if not self.is_full():
                     self._tell_room()
             self._idle()
 

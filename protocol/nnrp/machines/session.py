@@ -455,7 +455,8 @@ class Session:
             replaced.advance(OperationState.SUPERSEDED)
 
     def _settle(self, operation: Operation) -> None:
-        self.operations.settle(operation)
+        assert self._operations is not None  # it is in there
+        self._operations.settle(operation)
         self._connection_window.release()
         self.window.release()
         if self._operation_windows is not None:

@@ -82,7 +82,7 @@ async def test_endings_that_wait_for_no_room_stop_the_reading_all_the_same() -> 
     writer = Writer(stream, timeout=60)
     writer.write([bytes(HIGH_BYTES - 1)], result=True)
     writer.write([bytes(1)], result=True)
-    assert writer.full
+    assert writer.is_full()
     drop = bytes(40)
     for _ in range(ANSWER_BYTES // len(drop)):
         writer.write([drop], result=True)

@@ -224,7 +224,6 @@ class ConnectionCore:
         collected, self._outbox = self._outbox, []
         return collected
 
-    @property
     def has_messages(self) -> bool:
         return bool(self._outbox)
 

@@ -821,7 +821,7 @@ def test_no_credit_for_a_closed_session(duo: Duo) -> None:
     with pytest.raises(NnrpError) as caught:
         duo.client.machine.update_credit(0.0, session=mine, reason=UpdateReason.PAUSE)
     assert caught.value.outcome is Outcome.BAD_STATE
-    assert not duo.client.machine.has_messages
+    assert not duo.client.machine.has_messages()
 
 
 def test_the_watermark_travels(duo: Duo) -> None:
