@@ -7,7 +7,6 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from itertools import count
 from typing import Any, Final
 
 import attrs
@@ -15,48 +14,38 @@ import trio
 
 from client.backoff import Backoff
 from client.nnrp.credit import CreditQueue
-from client.nnrp.delivering import deliver, deliver_error, lose_unanswered, lose_unreadable
+from client.nnrp.delivering import deliver, deliver_error, lose_unreadable
 from client.nnrp.dialling import dial
 from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused, NnrpSessionOver
 from client.nnrp.link import Link
 from client.nnrp.moving import Mover
 from client.nnrp.observing import logged
+from client.nnrp.openings import Openings
 from client.nnrp.options import NnrpOptions
 from client.nnrp.session import NnrpSession
 from protocol.layout import Buffer
 from protocol.nnrp.enums import (
     ConnectionState,
     ErrorScope,
-    InFlightPolicy,
     MessageType,
     OperationFeatures,
     PayloadKind,
     PriorityClass,
     ProfileId,
-    SessionErrorCode,
     SessionFlags,
-    SessionStatus,
 )
-from protocol.nnrp.errors import NnrpError, NnrpLocalError, Outcome
+from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.extensions import ALL_FEATURES, NO_FEATURES
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits
 from protocol.nnrp.machines.connection_table import Dialect
-from protocol.nnrp.machines.operation import Operation
-from protocol.nnrp.machines.session import Session
-from protocol.nnrp.messages import ClientHello, Error, ServerHelloAck, SessionOpen, SessionOpenAck
-from protocol.nnrp.vendor import ResumeFrom
+from protocol.nnrp.messages import ClientHello, Error, ServerHelloAck, SessionOpen
 
 __all__ = ["NnrpConnection", "open_nnrp"]
 
 logger = logging.getLogger("moorline.client")
 
-DOUBT: Final = 2.5
-"""Seconds before a resume is asked for again that was refused where the answer to the one before may be lost. For two seconds the
-server holds the client to be there, on the connection where nobody heard of the new token (docs/nnrp.md, Used up)."""
-OVERDUE: Final = 1.0
-"""Seconds past its budget that the end of an operation may take to arrive (nnrp-wire 13.4: it is counted from the receipt)."""
 _CLOSED: Final = ConnectionState.CLOSED
 _DIALECTS: Final = {"native": Dialect.UNKNOWN, "nnrp-py": Dialect.IMPLICIT, "nnrp-rs": Dialect.BARE}
 _HELLO: Final = ClientHello(
@@ -77,25 +66,6 @@ _HELLO: Final = ClientHello(
 _FLAGS: Final = (
     SessionFlags.ALLOW_SCHEMA_OVERRIDE | SessionFlags.ALLOW_BACKGROUND_RESULTS | SessionFlags.ALLOW_CACHE_LEASES
 )
-
-
-@attrs.define(slots=True, eq=False)
-class _Opening:
-    """A SESSION_OPEN under way on ``link``: of a new session, or of ``resumed``."""
-
-    link: Link
-    request: SessionOpen
-    resumed: NnrpSession | None = None
-    again: bool = False
-    """Asked for the second time on this connection, because the answer on the one before may be lost."""
-    backoff: Backoff | None = None
-    """Of a resume that the server has put off."""
-    answered: trio.Event = attrs.field(factory=trio.Event)
-    session: NnrpSession | None = None
-    error: NnrpClientError | None = None
-    last_event_id: int = 0
-    given_up: bool = False
-    """Nobody waits for the answer any more. It still comes in its turn."""
 
 
 @asynccontextmanager
@@ -135,7 +105,8 @@ class NnrpConnection:
         self._dialect = _DIALECTS[options.dialect]
         self._link: Link | None = None
         self._sessions: dict[int, NnrpSession] = {}
-        self._openings: deque[_Opening] = deque()
+        auth = options.auth if self._dialect is Dialect.BARE else b""
+        self._openings = Openings(self, self._sessions, options, nursery, auth)
         self.resuming = False
         """Whether some session is not on the connection yet, or was not when somebody last looked."""
         self._resumed: dict[NnrpSession, None] = {}
@@ -198,7 +169,7 @@ class NnrpConnection:
         if self._dialect is Dialect.BARE:
             features, session_id = NO_FEATURES, session_id or 1
         request = SessionOpen(
-            requested_session_id=session_id or self._spare_id(link),
+            requested_session_id=session_id or self._openings.spare_id(link),
             profile_id=profile_id,
             priority_class=priority,
             session_flags=flags | SessionFlags.ALLOW_RESUME if resumable else flags,
@@ -209,30 +180,13 @@ class NnrpConnection:
             lease_ttl_hint_ms=lease_ttl_ms,
             client_session_tag=session_id,
         )
-        opening = _Opening(link, request, last_event_id=last_event_id)
-        try:
-            link.machine.open_session(
-                request,
-                resume_token=token,
-                auth=self._session_auth(),
-                features=ALL_FEATURES if features is None else features,
-                resume_from=ResumeFrom(last_event_id=last_event_id) if token and last_event_id else None,
-            )
-        except NnrpLocalError as early:
-            if early.outcome is not Outcome.BAD_STATE:
-                raise
-            raise NnrpConnectionLost("the connection is being made again, or is closing") from early
-        self._openings.append(opening)
-        link.flush()
-        try:
-            await self.wait_answer(opening.answered, "SESSION_OPEN")
-        except BaseException:
-            self._give_up(opening)
-            raise
-        if opening.error is not None:
-            raise opening.error
-        assert opening.session is not None
-        return opening.session
+        return await self._openings.open(
+            link,
+            request,
+            token=token,
+            features=ALL_FEATURES if features is None else features,
+            last_event_id=last_event_id,
+        )
 
     async def ping(self) -> float:
         """The time a PING takes, in seconds. Raises `NnrpConnectionLost`."""
@@ -257,7 +211,7 @@ class NnrpConnection:
         """
         old = self._need_link()
         sessions = list(self._sessions.values())
-        mover = Mover(self, sessions, self.url, url)
+        mover = Mover(self._openings, sessions, self.url, url)
         mover.check()
         link = await self._dial(url)
         attached = [each for each in sessions if each.attached]
@@ -276,7 +230,7 @@ class NnrpConnection:
                     self._link = old
                     for session in attached:
                         session.stay()
-                    self._go_on()
+                    self.go_on()
         if failure is not None:
             raise failure
         old.mute()
@@ -292,7 +246,7 @@ class NnrpConnection:
         finally:
             self._mover = None
             old.lose()
-            self._go_on()
+            self.go_on()
 
     def _move_to(self, url: str) -> None:
         if url in self._urls:
@@ -308,7 +262,7 @@ class NnrpConnection:
         if self._link is not None:
             await self._link.writer.wait_room()
 
-    # For the sessions and the caches
+    # For the sessions, the caches and the openings
 
     @property
     def coming(self) -> int:
@@ -344,6 +298,18 @@ class NnrpConnection:
             del self._sessions[session.session_id]
         self.credit.fail(session, error)
 
+    def send_again(self, session: NnrpSession) -> None:
+        """It has operations that are to be sent again, as credit allows: from the next ``go_on`` on."""
+        self._resumed[session] = None
+
+    def go_on(self) -> None:
+        """There may be credit: for what was in flight when the connection was lost, then for what waits."""
+        if self.resuming:
+            self.resuming = any(not each.attached for each in self._sessions.values())
+        if self._resumed:
+            self._send_again()
+        self.credit.changed()
+
     # Tasks
 
     async def _keep(  # noqa: ASYNC114  # the lint's list of startable functions is its own
@@ -363,10 +329,7 @@ class NnrpConnection:
             if failure is not None:
                 link.lose()
             else:
-                for session in list(self._sessions.values()):
-                    self.resume(link, session)
-                if self._openings:
-                    self._nursery.start_soon(self._watch_resumed, tuple(self._openings))
+                self._openings.resume_all(link)
                 link.flush()
                 if backoff is not None:
                     backoff.reset()
@@ -382,40 +345,6 @@ class NnrpConnection:
                 return
             link = again
             self.reconnects += 1
-
-    async def _watch_resumed(self, openings: tuple[_Opening, ...]) -> None:
-        """A session whose resume the server does not answer is over, so that nobody waits for it for ever."""
-        await trio.sleep(self._options.answer_timeout)
-        for opening in openings:
-            if not opening.answered.is_set() and opening.resumed is not None:
-                opening.resumed.fail(NnrpConnectionLost("the server did not answer the resume in time"))
-                self._go_on()
-
-    async def _resume_again(self, opening: _Opening, session: NnrpSession, delay: float) -> None:
-        """Ask once more after ``delay`` seconds. Once the connection is over this is nothing to see to: the next one asks for
-        every session that there is."""
-        link = opening.link
-        while not link.done.is_set():
-            with trio.move_on_after(delay):
-                await link.done.wait()
-            if session.over or session.attached:
-                return
-            if self.machine is link.machine:
-                self.resume(link, session, again=opening.again, backoff=opening.backoff)
-                self._nursery.start_soon(self._watch_resumed, (self._openings[-1],))
-                link.flush()
-                return
-
-    async def _watch_once(self, session: NnrpSession, operations: list[Operation]) -> None:
-        """What is sent once may have been lost with its connection: it is waited for no longer than any answer, and with a budget
-        no longer than that."""
-        machine, now = session.machine, trio.current_time()
-        for each in sorted(operations, key=lambda each: each.deadline):
-            await trio.sleep_until(min(now + self._options.answer_timeout, max(now, each.deadline) + OVERDUE))
-            if session.over or session.machine is not machine or not session.attached:
-                return
-            if lose_unanswered(machine, each):
-                self._go_on()
 
     async def _wait_over(self, link: Link) -> None:
         """Until the connection is over that ``link`` has been, or that has taken its place since."""
@@ -514,7 +443,7 @@ class NnrpConnection:
     def _act(self, event: events.Event) -> None:
         credit = deliver(event)
         if credit:
-            self._go_on()
+            self.go_on()
         elif credit is None and (act := _ACTS.get(type(event))) is not None:
             act(self, event)
 
@@ -550,36 +479,22 @@ class NnrpConnection:
             if isinstance(session, NnrpSession):
                 # Until something ends or is granted: to try at once would only be refused again.
                 session.put_back(event.waits)
-                self._resumed[session] = None
+                self.send_again(session)
             return
         if self._link is not None:
             deliver_error(self._link.machine, event, message, text)
-        self._go_on()
+        self.go_on()
 
     def _on_spoilt(self, connection: Connection, header: Header, fault: NnrpError) -> None:
         if lose_unreadable(connection, header, fault):
-            self._go_on()
+            self.go_on()
 
     def _on_opened(self, event: events.SessionOpened) -> None:
-        opening = self._openings.popleft()
-        session = opening.resumed
-        if session is None:
-            session = NnrpSession(self, opening.request, event.session, event.resume_token, opening.last_event_id)
-            event.session.attachment = session
-            self._sessions[session.session_id] = session
-            opening.session = session
-            if opening.given_up:
-                self._give_up(opening)
-        elif session.over:
-            self._drop(event.session)
-        else:
-            event.session.attachment = session
-            once = session.attach(event.session, event.resume_token)
-            if once:
-                self._nursery.start_soon(self._watch_once, session, once)
-            self._resumed[session] = None
-            self._go_on()
-        opening.answered.set()
+        self._openings.opened(event)
+        self._note_move()
+
+    def _on_refused(self, event: events.SessionRefused) -> None:
+        self._openings.refused(event)
         self._note_move()
 
     def _on_migrated(self, event: events.MigrateAnswered) -> None:
@@ -590,52 +505,11 @@ class NnrpConnection:
         if self._mover is not None:
             self._mover.note()
 
-    def _on_refused(self, event: events.SessionRefused) -> None:
-        opening = self._openings.popleft()
-        answer = event.packet.metadata
-        assert isinstance(answer, SessionOpenAck)
-        later = answer.session_status is SessionStatus.RETRY_LATER
-        opening.error = NnrpRefused(
-            f"the server refused the session: {event.outcome.name.lower()} ({answer.session_error_code:#010x})",
-            answer.session_error_code,
-            retry_later=later,
-        )
-        session = opening.resumed
-        if session is not None:
-            delay = self._resume_delay(opening, session, answer)
-            if delay is None:
-                session.fail(NnrpSessionOver("the session could not be resumed"))
-                self._go_on()
-            else:
-                self._nursery.start_soon(self._resume_again, opening, session, delay)
-        opening.answered.set()
-        self._note_move()
-
-    def _resume_delay(self, opening: _Opening, session: NnrpSession, answer: SessionOpenAck) -> float | None:
-        """In how many seconds a resume that was refused is asked for again on the same connection; None: it is the end."""
-        if answer.session_status is SessionStatus.RETRY_LATER and (policy := self._options.reconnect) is not None:
-            if opening.backoff is None:
-                opening.backoff = Backoff(policy, self._options.random)
-            return opening.backoff.next_delay(trio.current_time(), at_least=policy.base)
-        rejected = answer.session_error_code == SessionErrorCode.RESUME_REJECTED
-        if rejected and session.unheard and not opening.again:
-            opening.again = True
-            return DOUBT
-        return None
-
     def _on_pong(self, event: events.PongReceived) -> None:
         if self._pings:
             self._pings.popleft().set()
 
     # Inside
-
-    def _go_on(self) -> None:
-        """There may be credit: for what was in flight when the connection was lost, then for what waits."""
-        if self.resuming:
-            self.resuming = any(not each.attached for each in self._sessions.values())
-        if self._resumed:
-            self._send_again()
-        self.credit.changed()
 
     def _send_again(self) -> None:
         unsent = sum(each.unsent for each in self._resumed) - self.coming
@@ -645,40 +519,12 @@ class NnrpConnection:
             if session.over or (session.attached and not session.unsent):
                 del self._resumed[session]
 
-    def _give_up(self, opening: _Opening) -> None:
-        """Nobody takes this session. Its answer may have come already, or comes later."""
-        opening.given_up = True
-        if opening.session is not None:
-            self._drop(opening.session.machine)
-            opening.session.fail(NnrpSessionOver("nobody waited for the session"))
-            self.flush()
-
-    def _drop(self, session: Session) -> None:
-        """Close at the server what nobody here wants."""
-        if (machine := self.machine) is not None and session.open:
-            machine.close_session(session, trio.current_time(), policy=InFlightPolicy.ABORT)
-
-    def _spare_id(self, link: Link) -> int:
-        """The id to ask for, 0 where the server may choose. It knows nothing on a new connection of the sessions that are still to
-        be resumed there, and would give out the id of one."""
-        if not self.resuming or all(each.attached for each in self._sessions.values()):
-            return 0
-        taken = {
-            *self._sessions,
-            *link.machine.sessions,
-            *[each.request.requested_session_id for each in self._openings],
-        }
-        return next(each for each in count(1) if each not in taken)
-
     def _need_link(self) -> Link:
         if self._error is not None:
             raise self._error
         if self._link is None or self._link.machine.closed:
             raise NnrpConnectionLost("there is no connection now")
         return self._link
-
-    def _session_auth(self) -> bytes:
-        return self._options.auth if self._dialect is Dialect.BARE else b""
 
     def _implicit(self, link: Link) -> NnrpSession:
         """The one session a peer of the implicit dialect has."""
@@ -690,31 +536,12 @@ class NnrpConnection:
         self._sessions[session.session_id] = session
         return session
 
-    def resume(self, link: Link, session: NnrpSession, *, again: bool = False, backoff: Backoff | None = None) -> None:
-        """Ask for a session on another connection than it was on."""
-        request = session.opened_with.replace(requested_session_id=session.session_id)
-        self._openings.append(_Opening(link, request, session, again, backoff))
-        features = OperationFeatures(session.machine.terms.features)
-        watermark = ResumeFrom(last_event_id=session.last_event_id) if features else None
-        link.machine.open_session(
-            request,
-            resume_token=session.token,
-            auth=self._session_auth(),
-            features=features,
-            resume_from=watermark,
-        )
-
     def _lost(self, failure: NnrpClientError | None) -> None:
         """The transport is gone: what can be resumed waits, the rest is over."""
         self._link = None
         self._note_move()
         error = failure or NnrpConnectionLost("the connection was lost")
-        for opening in self._openings:
-            opening.error = error
-            opening.answered.set()
-            if opening.resumed is not None:
-                opening.resumed.unheard = True
-        self._openings.clear()
+        self._openings.lost(error)
         while self._pings:
             self._pings.popleft().set()
         self._ready.set()

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 import trio
 
 from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused
 from client.nnrp.link import Link
+from client.nnrp.openings import Openings
 from client.nnrp.session import NnrpSession
 from protocol.nnrp.enums import TransportId
 from protocol.nnrp.machines.events import MigrateAnswered
 from protocol.nnrp.machines.migration import MigrationEffect
 from protocol.nnrp.messages import SessionMigrate, SessionMigrateAck
-
-if TYPE_CHECKING:
-    from client.nnrp.connection import NnrpConnection
 
 __all__ = ["Mover"]
 
@@ -40,8 +38,8 @@ class Mover:
     comes again.
     """
 
-    def __init__(self, connection: NnrpConnection, sessions: list[NnrpSession], old_url: str, new_url: str) -> None:
-        self._connection = connection
+    def __init__(self, openings: Openings, sessions: list[NnrpSession], old_url: str, new_url: str) -> None:
+        self._openings = openings
         self._old = _TRANSPORTS.get(urlsplit(old_url).scheme, TransportId.UNSPECIFIED)
         self._new = _TRANSPORTS.get(urlsplit(new_url).scheme, TransportId.UNSPECIFIED)
         self._resumed = [each for each in sessions if each.resumable]
@@ -60,7 +58,7 @@ class Mover:
     def begin(self, link: Link) -> None:
         """Ask for every session on the new, greeted connection."""
         for session in self._resumed:
-            self._connection.resume(link, session)
+            self._openings.resume(link, session)
         now_us = int(trio.current_time() * 1_000_000)
         for session_id, session in self._migrated.items():
             logger.debug("nnrp_session_migrate session=%d client_migrate_ts_us=%d", session_id, now_us)

@@ -51,7 +51,7 @@ class Swallowing(trio.abc.Stream):
 async def test_a_resume_is_asked_for_again_where_its_answer_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server holds the connection to be alive on which nobody heard of the new token, and refuses the old one at first."""
     monkeypatch.setattr("server.nnrp.session.SILENCE", 0.3)
-    monkeypatch.setattr("client.nnrp.connection.DOUBT", 0.5)
+    monkeypatch.setattr("client.nnrp.openings.DOUBT", 0.5)
     streams: list[Swallowing] = []
 
     async def connect(host: str, port: int) -> trio.abc.Stream:
