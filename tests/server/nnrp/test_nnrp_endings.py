@@ -71,6 +71,20 @@ async def test_a_drain_that_is_cut_tells_every_operation(tmp_path: Path, transpo
         await place.wait_until(lambda: place.service.statistics().sessions == 0)
 
 
+@EVERYWHERE
+async def test_who_says_goodbye_and_leaves_at_once_leaves_nothing(tmp_path: Path, transport: str) -> None:
+    """nnrp-wire 13.1: closing the connection closes every session; one that could be resumed is not kept for its window, and
+    nothing goes on for it, though nobody waited for the end of the drain."""
+    async with serving_on(transport, tmp_path) as place:
+        async with place.peer() as peer:
+            await peer.open(OPEN.replace(session_flags=SessionFlags.ALLOW_RESUME))
+            await peer.submit(1, LONG)
+            await place.wait_until(lambda: place.service.statistics().operations == 1)
+            await peer.send(Close())
+        await place.wait_until(lambda: place.service.statistics().sessions == 0)
+        assert place.service.statistics().operations == 0
+
+
 async def test_work_that_does_not_let_go_holds_up_no_drain() -> None:
     """13.4: the terminal message does not wait for a worker that ignores its cancel, and does not come twice when it has let
     go."""

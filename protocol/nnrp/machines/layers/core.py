@@ -48,6 +48,7 @@ _BARE, _IMPLICIT = Dialect.BARE, Dialect.IMPLICIT
 _CACHE_KINDS = (MessageType.CACHE_PUT, MessageType.CACHE_ACK, MessageType.CACHE_INVALIDATE)
 _CACHE_BITS = sum(1 << kind for kind in _CACHE_KINDS)
 #: What a peer of the bare dialect reads only if it has sent the like itself (nnrp-wire 2.6): bits of those types.
+_LOSSES = (EndCause.END_OF_STREAM, EndCause.TRANSPORT_LOST)
 _BARE_SILENT: dict[MessageType, int] = {
     MessageType.CLOSE: 1 << MessageType.CLOSE,
     MessageType.PING: 1 << MessageType.PING,
@@ -376,11 +377,13 @@ class ConnectionCore:
         return Outgoing(ResultDrop(), header.session_id, header.frame_id, header.view_id)
 
     def _end(self, cause: EndCause) -> None:
-        """The connection is over, and with it every session on it. The first cause stays."""
+        """The connection is over, and with it every session on it. The first cause stays; so what cuts a goodbye short does
+        not make it a loss, after which sessions could be resumed."""
         if self.state is _CLOSED and self.end_cause is not None:
             return
         self.state = _CLOSED
-        self.end_cause = cause
+        if self.end_cause is None or cause not in _LOSSES:
+            self.end_cause = cause
         for session in self.sessions.values():
             session.step(SessionInput.CONNECTION_CLOSED, "CLOSE")
         self._closing.clear()

@@ -294,9 +294,7 @@ class Handshake(ConnectionCore):
             self._finish_drain()
 
     def _finish_drain(self) -> None:
-        cause = self.end_cause or EndCause.WE_CLOSED
-        self.end_cause = None
-        self._end(cause)
+        self._end(self.end_cause or EndCause.WE_CLOSED)
 
     def _after_settle(self, session: Session, now: float) -> None:
         """An operation of ``session`` was settled. The layer above completes a close that waited for it."""

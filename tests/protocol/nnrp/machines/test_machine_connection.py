@@ -49,6 +49,7 @@ from protocol.nnrp.messages import (
     Error,
     FlowUpdate,
     FrameCancel,
+    Message,
     Ping,
     Pong,
     ResultDrop,
@@ -466,6 +467,25 @@ def test_crossing_closes_are_no_error() -> None:
     assert not duo.client.errors
     assert not duo.server.errors
     assert duo.server.machine.state is DRAINING
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(
+    ("goodbye", "cause"), [(Close(), EndCause.PEER_CLOSED), (Error(error_code=12, is_fatal=1), EndCause.PEER_ERROR)]
+)
+def test_a_goodbye_that_is_cut_short_is_no_loss(goodbye: Message, cause: EndCause, lost: bool) -> None:
+    """nnrp-wire 13.1: from DRAINING the end of the transport closes the connection, and the goodbye stays the reason."""
+    duo = Duo()
+    duo.connect()
+    duo.submit(duo.open()[0])
+    duo.to_server(goodbye)
+    machine = duo.server.machine
+    assert machine.state is DRAINING
+    if lost:
+        machine.lose_transport()
+    else:
+        machine.receive_eof()
+    assert (machine.state, machine.end_cause) == (CLOSED, cause)
 
 
 def test_an_idle_connection_closes_at_once() -> None:
