@@ -189,8 +189,11 @@ class NnrpConnection:
         )
 
     async def ping(self) -> float:
-        """The time a PING takes, in seconds. Raises `NnrpConnectionLost`."""
+        """The time a PING takes, in seconds. Raises `NnrpConnectionLost`, and `NnrpClientError` towards nnrp-rs, which answers
+        none."""
         link = self._need_link()
+        if not link.machine.may_send(MessageType.PING):
+            raise NnrpClientError("this server answers no PING")
         answered = trio.Event()
         self._pings.append(answered)
         began = trio.current_time()
@@ -409,7 +412,7 @@ class NnrpConnection:
             with trio.fail_after(options.open_timeout):
                 stream = await dial(url, options, self._nursery)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError, RuntimeError) as error:
-            raise NnrpConnectionLost(f"cannot connect to {url}: {error}") from error
+            raise NnrpConnectionLost(f"cannot connect to {url}: {_why(error)}") from error
         return Link(
             stream,
             logged(self._act),
@@ -557,6 +560,13 @@ class NnrpConnection:
         self._error = error
         for session in list(self._sessions.values()):
             session.fail(error)
+
+
+def _why(error: Exception) -> str:
+    """In words also where an exception has none, and where the reason is in the one behind it, as with TLS."""
+    if isinstance(error, trio.TooSlowError):
+        return "no answer in time"
+    return str(error) or str(error.__cause__ or "") or type(error).__name__
 
 
 _ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {

@@ -36,7 +36,7 @@ _SCHEMAS: Final = builtin_registry()
 
 class Link:
     """Drives one machine. ``act`` is called synchronously for every event, ``spoilt`` for a result that is refused, however
-    little of it can be read; ``run`` ends when the connection is over."""
+    little of it can be read; ``run`` ends when the connection is over, and closes it when it is cancelled."""
 
     def __init__(
         self,
@@ -113,11 +113,27 @@ class Link:
                 await self._part(self._stream)
         finally:
             self._over = True
+            self._close()
             self.machine.lose_transport()
             self.writer.end()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
+                await self._send_rest()
                 await trio.aclose_forcefully(self._stream)
             self.done.set()
+
+    def _close(self) -> None:
+        """Where we are cancelled: nobody comes back for the sessions, and without a CLOSE the server would keep them."""
+        machine = self.machine
+        if machine.state is ConnectionState.OPEN and machine.may_send(MessageType.CLOSE):
+            machine.close(trio.current_time())
+            self.collect()
+
+    async def _send_rest(self) -> None:
+        """The same: what was queued when we were cancelled."""
+        try:
+            await self.writer.run()
+        except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError):
+            return
 
     async def _part(self, transport: PacketTransport) -> None:
         with trio.move_on_after(_PARTING):

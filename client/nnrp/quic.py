@@ -106,6 +106,7 @@ class QuicTransport(PacketTransport):
         self._plain = plain
         self._address = plain.getpeername()[:2]
         self._timer = trio.CancelScope()
+        self._running = trio.CancelScope(shield=True)
         self._reading = trio.CancelScope()
         self._progress = trio.Event()
 
@@ -114,12 +115,13 @@ class QuicTransport(PacketTransport):
         return self._packets.one_stream
 
     async def run(self) -> None:
-        """Read and keep time until the connection is gone."""
+        """Read and keep time until the connection is gone. Cancellation waits for `abort`, so that last words can be sent."""
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._keep_time)
-                with self._reading:
-                    await self._read()
+            with self._running:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._keep_time)
+                    with self._reading:
+                        await self._read()
         finally:
             self._fail()
             self._wake()
@@ -133,6 +135,7 @@ class QuicTransport(PacketTransport):
 
     def abort(self) -> None:
         """End the connection at once. Synchronous and idempotent."""
+        self._running.shield = False
         try:
             self._engine.close()
         except QuicFailed:
@@ -256,7 +259,7 @@ class QuicTransport(PacketTransport):
         if self._engine.closed:
             raise trio.ClosedResourceError
         if self._over:
-            raise trio.BrokenResourceError(self._packets.reason or "the QUIC connection is gone")
+            raise trio.BrokenResourceError(self._packets.reason or self._engine.reason or "the QUIC connection is gone")
 
     def _deadline(self) -> float:
         when = self._engine.timer()

@@ -14,12 +14,14 @@ __all__ = ["Writer"]
 
 class Writer(SendQueue):
     """``write`` queues, ``wait_room`` waits for room, ``run`` sends until ``end``. ``run`` raises ``trio.TooSlowError`` for a
-    peer that takes nothing for ``timeout`` seconds, and what the stream raises."""
+    peer that takes nothing for ``timeout`` seconds, and what the stream raises. Called again after it was cancelled it sends
+    the rest; nothing, where part of a packet may have gone out."""
 
     def __init__(self, stream: trio.abc.SendStream, timeout: float) -> None:
         super().__init__(_offer_of(stream))
         self._stream = stream
         self._timeout = timeout
+        self._torn = False
         self._more = trio.Event()
         self._room = trio.Event()
 
@@ -35,7 +37,7 @@ class Writer(SendQueue):
         self._room.set()
 
     async def run(self) -> None:
-        while self._queue or not self._ended:
+        while not self._torn and (self._queue or not self._ended):
             if not self._queue:
                 self._more = trio.Event()
                 await self._more.wait()
@@ -48,8 +50,10 @@ class Writer(SendQueue):
         self._more.set()
 
     async def _send(self, data: Buffer) -> None:
+        self._torn = True
         with trio.fail_after(self._timeout):
             await self._stream.send_all(data)
+        self._torn = False
         self._sent(data)
         if not self.is_full():
             room, self._room = self._room, trio.Event()

@@ -75,6 +75,12 @@ class QuicEngine:
         """The end is certain, though its event may come only when the connection has drained."""
         return getattr(self._connection, "_close_event", None) is not None
 
+    @property
+    def reason(self) -> str:
+        """Why it has `failed`, in the words of the end that closed it; empty where it gave none."""
+        event = getattr(self._connection, "_close_event", None)
+        return "" if event is None else str(event.reason_phrase)
+
     # Streams
 
     @property

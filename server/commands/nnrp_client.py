@@ -26,7 +26,8 @@ def _connection_options(command: Callable[..., None]) -> Callable[..., None]:
         [
             click.option("--url", envvar="MOORLINE_NNRP_URL", default="tcp://127.0.0.1:4171", show_default=True,
                          help="The server: tcp://, tls://, ws://, wss:// or quic:// and host:port. Also MOORLINE_NNRP_URL."),
-            click.option("--ca-file", help="Whose certificates to trust (PEM), instead of those of the system."),
+            click.option("--ca-file", type=click.Path(exists=True, dir_okay=False),
+                         help="Whose certificates to trust (PEM), instead of those of the system."),
             click.option("--token", envvar="MOORLINE_TOKEN", help="Token of the server. Also MOORLINE_TOKEN."),
             click.option("--dialect", type=_DIALECTS, default="native", show_default=True, help="What the server is."),
         ]

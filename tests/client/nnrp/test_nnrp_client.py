@@ -234,6 +234,20 @@ async def test_the_other_dialects(dialect: str) -> None:
         assert (await session.request(b"hello")).data == b"hello"
 
 
+@EVERYWHERE
+async def test_a_client_that_is_cancelled_leaves_nothing_behind(tmp_path: Path, transport: str) -> None:
+    """nnrp-wire 13.1: CLOSE is said then too, else the server would keep for its window what can be resumed, and carry on."""
+    async with serving_on(transport, tmp_path) as place:
+        with trio.CancelScope() as scope:
+            async with open_nnrp(place.url, place.options) as connection:
+                session = await connection.open_session(resumable=True)
+                await session.submit(LONG)
+                await place.wait_until(lambda: place.service.statistics().operations == 1)
+                scope.cancel()
+                await trio.sleep_forever()
+        await place.wait_until(lambda: place.service.statistics().sessions == 0)
+
+
 class Cable:
     """Dials for the client, and cuts what it dialled."""
 

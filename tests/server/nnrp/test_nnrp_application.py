@@ -13,7 +13,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from client.nnrp import NnrpClientError, NnrpOperationEnded, NnrpOptions, open_nnrp
+from client.nnrp import NnrpClientError, NnrpConnectionLost, NnrpOperationEnded, NnrpOptions, open_nnrp
 from protocol.nnrp.enums import OperationState, StopReason, TokenChannel
 from server.application import Application
 from server.cli import main
@@ -22,6 +22,7 @@ from server.nnrp.serving import NnrpServing
 from server.serve import serve
 from sessions.errors import SessionLimitExceeded
 from tests.support.certificates import make_certificate, make_signed_certificate
+from tests.support.nnrp_transports import serving_everywhere
 
 
 @asynccontextmanager
@@ -267,3 +268,34 @@ async def test_a_command_says_why_it_failed(tmp_path: Path) -> None:
         result = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, command))
     assert result.exit_code == 1
     assert "failed" in result.output
+
+
+async def test_ping_says_that_nnrp_rs_answers_none(tmp_path: Path) -> None:
+    """nnrp-wire 2.6: never send PING to that peer."""
+    async with serving(tmp_path, nnrp_runner="echo") as (_, url):
+        command = ["nnrp", "ping", "--url", url, "--dialect", "nnrp-rs"]
+        result = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, command))
+    assert (result.exit_code, result.output) == (1, "Error: this server answers no PING\n")
+
+
+@pytest.mark.parametrize("transport", ["tls", "wss", "quic", "aioquic"])
+async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(tmp_path: Path, transport: str) -> None:
+    async with serving_everywhere(tmp_path, only=[transport]) as place:
+        with pytest.raises(NnrpConnectionLost, match=r"(?i)certificate"):
+            async with open_nnrp(place.urls[transport]):
+                pass
+
+
+async def test_a_server_that_says_nothing_is_named_as_the_reason(tmp_path: Path) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener:
+        port = listener.socket.getsockname()[1]
+        with pytest.raises(NnrpConnectionLost, match="no answer in time"):
+            async with open_nnrp(f"tls://127.0.0.1:{port}", NnrpOptions(open_timeout=0.2)):
+                pass
+
+
+def test_a_ca_file_that_is_not_there_is_named() -> None:
+    result = CliRunner().invoke(main, ["nnrp", "ping", "--url", "tls://127.0.0.1:1", "--ca-file", "nowhere.pem"])
+    assert result.exit_code == 2
+    assert "nowhere.pem" in result.output
