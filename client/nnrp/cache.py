@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import attrs
 import trio
 
-from client.nnrp.errors import NnrpCacheRefused, NnrpClientError
+from client.nnrp.errors import NnrpCacheRefused, NnrpClientError, too_large
 from protocol.layout import Buffer
 from protocol.nnrp.bodies import ControlBody
 from protocol.nnrp.descriptors import ObjectReference, SchemaDescriptor
@@ -253,6 +253,8 @@ class NnrpCache:
     async def _put(self, message: CachePut, content: bytes, version: ObjectVersion | None) -> Lease:
         await self._connection.wait_room()
         machine = self._machine()
+        if len(content) > self._connection.largest_body:
+            raise too_large("CACHE_PUT")
         place = (message.cache_namespace, message.cache_key_hi, message.cache_key_lo)
         machine.put_object(self._session(), message, content, None if version is None else version.entry())
         put = _Put()

@@ -268,6 +268,13 @@ class NnrpConnection:
     # For the sessions, the caches and the openings
 
     @property
+    def largest_body(self) -> int:
+        """Bytes of the largest body the server accepts (nnrp-wire 7.2): a larger one would cost the connection."""
+        machine = self.machine
+        announced = 0 if machine is None or machine.answer is None else machine.answer.max_body_bytes
+        return announced or 0xFFFF_FFFF
+
+    @property
     def coming(self) -> int:
         """Operations of sessions that are not on the connection yet. Once their resume is under way the server counts them."""
         return sum(each.in_flight for each in self._sessions.values() if not each.attached)

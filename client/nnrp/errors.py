@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.nnrp.enums import CacheErrorCode, ErrorCode, OperationState, SchemaErrorCode, SessionErrorCode
+from protocol.nnrp.errors import NnrpLocalError, Outcome
 from protocol.nnrp.messages import SessionPatchAck
 
 __all__ = [
@@ -16,10 +17,16 @@ __all__ = [
     "NnrpRefused",
     "NnrpResultsLost",
     "NnrpSessionOver",
+    "too_large",
 ]
 
 _FAMILIES: Final = (ErrorCode, SessionErrorCode, CacheErrorCode, SchemaErrorCode)
 _NAMES: Final = {int(each): each.name.lower() for family in _FAMILIES for each in family}
+
+
+def too_large(subject: str) -> NnrpLocalError:
+    """For a body beyond the server's max_body_bytes."""
+    return NnrpLocalError(Outcome.LIMIT_EXCEEDED, "the server accepts no body of this size", subject=subject)
 
 
 class NnrpClientError(Exception):

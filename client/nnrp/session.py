@@ -15,6 +15,7 @@ from client.nnrp.errors import (
     NnrpOperationEnded,
     NnrpPatchRefused,
     NnrpSessionOver,
+    too_large,
 )
 from client.nnrp.references import refer
 from client.nnrp.results import Result
@@ -43,11 +44,13 @@ from protocol.nnrp.enums import (
     StreamSemantics,
 )
 from protocol.nnrp.errors import NnrpLocalError
+from protocol.nnrp.header import HEADER_BYTES
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.patching import SessionSettings
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import FrameCancel, FrameSubmit, ResultHint, SessionOpen, SessionPatch, SessionPatchAck
 from protocol.nnrp.packet import BodyLike, Packet, encode_parts
+from protocol.nnrp.plain import BODY_BYTES
 from protocol.nnrp.regions import ExtensionFrame, Regions, TypedPayload
 from protocol.nnrp.template import Template
 from protocol.nnrp.vendor import SubmitContext
@@ -150,6 +153,7 @@ class NnrpSession:
         self._cache: NnrpCache | None = None
         self._patches: list[_Patch] = []
         self._template: Template[FrameSubmit] | None = None
+        self._largest_body = connection.largest_body
 
     # What is there
 
@@ -401,6 +405,7 @@ class NnrpSession:
         machine.settings = self.machine.settings
         self.machine, self._token, self._attached, self.unheard = machine, token, True, False
         self._template = None
+        self._largest_body = self._connection.largest_body
         self._unsent, once = [], []
         for each in carried:
             if isinstance(sent := each.attachment, Sent):
@@ -524,6 +529,8 @@ class NnrpSession:
     def _send(self, operation: Operation, metadata: FrameSubmit, body: BodyLike, flags: HeaderFlags) -> None:
         template = self._template
         if template is not None and not flags and (data := template.payload_of(metadata, body)) is not None:
+            if len(data) + BODY_BYTES > self._largest_body:
+                raise too_large("FRAME_SUBMIT")
             self._connection.write(
                 template.encode_parts(
                     data, self.machine.session_id, operation.frame_id, operation.view_id, 0, operation.trace_id
@@ -540,6 +547,8 @@ class NnrpSession:
             flags=flags,
             strict=self._connection.strict_out,
         )
+        if not flags and sum(map(len, parts)) - HEADER_BYTES - metadata.SIZE > self._largest_body:
+            raise too_large("FRAME_SUBMIT")
         self._connection.write(parts)
 
     def _cancel_again(self, operation: Operation) -> None:
