@@ -17,12 +17,13 @@ from protocol.nnrp.enums import (
 from protocol.nnrp.messages import (
     Close,
     Error,
+    FlowUpdate,
     Message,
     SessionClose,
     SessionCloseAck,
     SessionPatch,
 )
-from server.nnrp import ServingPolicy
+from server.nnrp import GO_ON, PAUSE, ServingPolicy
 from tests.support.nnrp import HELLO, OPEN, Peer, raw, serving_nnrp, submit_packet, text_of, token_of
 
 RESUMABLE = OPEN.replace(requested_session_id=5, session_flags=SessionFlags.ALLOW_RESUME)
@@ -129,6 +130,27 @@ async def test_frame_ids_that_begin_anew_after_a_resume(flags: HeaderFlags) -> N
             last = await peer.receive(MessageType.RESULT_PUSH)
             assert (last.header.frame_id, text_of(last)) == (2, b"sleep=700;in flight")
             await peer.nothing_comes()
+
+
+async def test_epochs_go_on_after_a_resume() -> None:
+    """13.6: credit_epoch increases within one scope, and the scope of a session is its id: a peer that remembers the last one it has
+    accepted over its connections is not told old news. Those of another session are its own."""
+    epochs = []
+    async with serving_nnrp() as served:
+        async with served.peer() as peer:
+            token = token_of(await peer.open(RESUMABLE))
+            (session,) = served.service.sessions
+            for order in (PAUSE, GO_ON):
+                assert served.service.order_flow(order, session)
+                epochs.append((await peer.receive(MessageType.FLOW_UPDATE)).metadata)
+        await served.wait_until(lambda: not served.service.links)
+        async with served.peer() as peer:
+            await peer.open(RESUMABLE, token=token)
+            await peer.open()
+            for each in served.service.sessions:
+                assert served.service.order_flow(PAUSE, each)
+                epochs.append((await peer.receive(MessageType.FLOW_UPDATE)).metadata)
+    assert [each.credit_epoch for each in epochs if isinstance(each, FlowUpdate)] == [1, 2, 3, 1]
 
 
 async def test_a_second_hello_and_a_hello_late() -> None:
