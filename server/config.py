@@ -381,7 +381,12 @@ class Config:
 
     # HTTP connections
     max_connections: int = setting(
-        256, "Open sockets of the listener.", section=Section.HTTP, minimum=1, zero="unlimited", rule="acp-http 12"
+        256,
+        "Open sockets of the HTTP listener, and as many NNRP connections.",
+        section=Section.HTTP,
+        minimum=1,
+        zero="unlimited",
+        rule="acp-http 12",
     )
     max_body_bytes: int = setting(
         10 * _MIB,

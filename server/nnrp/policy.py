@@ -58,11 +58,16 @@ class ServingPolicy:
     """Schemas that are installed at a session's client when it has opened, where it may have them."""
     send_timeout: float = 30.0
     max_connections: int = 1024
+    """Of all transports together. 0: no limit."""
     max_detached: int = 4096
     """Sessions that wait for their client to resume them; the oldest goes when there is one more."""
     journal_entries: int = 1024
     journal_bytes: int = 4 * 1024 * 1024
     """Results one resumable session keeps for redelivery."""
+
+    def admits(self, connections: int) -> bool:
+        """Whether there may be one more beside so many."""
+        return not self.max_connections or connections < self.max_connections
 
     @classmethod
     def of(cls, config: Config) -> ServingPolicy:

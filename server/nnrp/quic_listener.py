@@ -167,7 +167,7 @@ class _Endpoint:
         if not head.is_initial:
             return None
         service = self._service
-        if service.draining or len(self._ids) >= service.policy.max_connections:
+        if service.draining or not service.policy.admits(len(self._ids)):
             service.refused_connections += 1
             return None
         if not head.token:

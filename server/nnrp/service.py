@@ -84,7 +84,7 @@ class NnrpService:
 
     async def serve_stream(self, stream: trio.abc.Stream, transport: str) -> None:
         """Serve one connection until it ends, and close ``stream``. Never raises for what the peer does."""
-        if len(self.links) >= self.policy.max_connections or self.draining:
+        if self.draining or not self.policy.admits(len(self.links)):
             self.refused_connections += 1
             log.warning("nnrp_connection_refused", transport=transport, connections=len(self.links))
             await trio.aclose_forcefully(stream)

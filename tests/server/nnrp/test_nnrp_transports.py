@@ -126,6 +126,27 @@ async def test_a_session_is_resumed_on_another_transport(tmp_path: Path, lost: s
             await peer.nothing_comes()
 
 
+async def test_connections_are_bounded(tmp_path: Path) -> None:
+    """``--max-connections``: one more is refused, and counted; those that are there do not notice."""
+    async with serving_everywhere(tmp_path, ServingPolicy(max_connections=1), only=["tcp", "tls"]) as place:
+        async with place.peer("tcp") as peer:
+            async with place.stream("tls") as refused:
+                with pytest.raises(EOFError):
+                    await Peer(refused).receive()
+            await peer.open()
+            assert place.service.statistics().refused_connections == 1
+        await place.wait_until(lambda: not place.service.links)
+        async with place.peer("tls") as peer:
+            await peer.open()
+
+
+@EVERYWHERE
+async def test_no_bound_on_connections(tmp_path: Path, transport: str) -> None:
+    """``--max-connections 0``."""
+    async with serving_on(transport, tmp_path, ServingPolicy(max_connections=0)) as place, place.peer() as peer:
+        await peer.open()
+
+
 async def test_connections_that_never_say_hello(tmp_path: Path) -> None:
     """C-077: all of them are closed within the handshake timeout, over every transport; a proper client works meanwhile.
     Every second has sent half a CLIENT_HELLO."""
