@@ -46,6 +46,9 @@ __all__ = ["NnrpConnection", "open_nnrp"]
 
 logger = logging.getLogger("moorline.client")
 
+_IN_FLIGHT: Final = 32
+_BARE_IN_FLIGHT: Final = 4
+"""What a default nnrp-rs server allows; it lowers nothing (nnrp-wire 13.2)."""
 _CLOSED: Final = ConnectionState.CLOSED
 _DIALECTS: Final = {"native": Dialect.UNKNOWN, "nnrp-py": Dialect.IMPLICIT, "nnrp-rs": Dialect.BARE}
 _HELLO: Final = ClientHello(
@@ -150,7 +153,7 @@ class NnrpConnection:
         profile_id: int = ProfileId.TOKEN,
         schema: tuple[int, int] = (0x1001, 3),
         resumable: bool = False,
-        max_in_flight: int = 32,
+        max_in_flight: int | None = None,
         priority: PriorityClass = PriorityClass.BALANCED,
         deadline_ms: int = 0,
         features: OperationFeatures | None = None,
@@ -161,13 +164,13 @@ class NnrpConnection:
         last_event_id: int = 0,
     ) -> NnrpSession:
         """Open a session. ``features`` are the operation extensions to ask for, by default all; ``session_id`` 0 lets the
-        server choose (1 towards nnrp-rs). With ``token`` one that is there already, from the event behind ``last_event_id``
+        server choose (1 towards nnrp-rs); ``max_in_flight`` is 32 by default (4 towards nnrp-rs, which refuses more). With ``token`` one that is there already, from the event behind ``last_event_id``
         on (see `attach_session`). Raises `NnrpRefused`, `NnrpConnectionLost`."""
         link = self._need_link()
         if self._dialect is Dialect.IMPLICIT:
             return self._implicit(link)
         if self._dialect is Dialect.BARE:
-            features, session_id = NO_FEATURES, session_id or 1
+            features, session_id, max_in_flight = NO_FEATURES, session_id or 1, max_in_flight or _BARE_IN_FLIGHT
         request = SessionOpen(
             requested_session_id=session_id or self._openings.spare_id(link),
             profile_id=profile_id,
@@ -176,7 +179,7 @@ class NnrpConnection:
             schema_id=schema[0],
             schema_version=schema[1],
             default_deadline_ms=deadline_ms,
-            max_in_flight_operations=max_in_flight,
+            max_in_flight_operations=_IN_FLIGHT if max_in_flight is None else max_in_flight,
             lease_ttl_hint_ms=lease_ttl_ms,
             client_session_tag=session_id,
         )

@@ -398,6 +398,7 @@ class NnrpSession:
         that is sent once (nnrp-wire 12.5), and may not have arrived."""
         carried = self._live()
         machine.resume_frames_at(self.machine.next_frame_id)
+        machine.raise_watermark(self.machine.watermark)
         machine.adopt(tuple(carried))
         whole = not (self.last_event_id and machine.terms.grants(OperationFeatures.RESUME_WATERMARK))
         if whole:

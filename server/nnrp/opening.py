@@ -229,6 +229,7 @@ def take_over(link: Link, held: ServedSession, machine: Session) -> None:
     """``machine``, new on this connection, carries on what ``held`` has been doing on another."""
     machine.legacy_descriptors = held.machine.legacy_descriptors
     machine.settings = held.machine.settings
+    machine.raise_watermark(held.machine.watermark)
     machine.window.epoch = held.machine.window.epoch  # it rises within a session, whatever connection that is on
     link.machine.adopt_store(machine, held.machine)
     machine.attachment = held

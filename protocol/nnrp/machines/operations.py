@@ -59,6 +59,10 @@ class OperationTable:
         """The highest operation id seen, 0 before the first (nnrp-wire 10 item 7)."""
         return max(self._used_ids.highest, self._carried)
 
+    def raise_watermark(self, operation_id: int) -> None:
+        """Operations up to this one were seen on another connection."""
+        self._carried = max(self._carried, operation_id)
+
     @property
     def highest_frame(self) -> int:
         """The highest frame id received, 0 before the first. What a migration goes on after (13.9)."""
@@ -116,7 +120,7 @@ class OperationTable:
         and free after that: a peer that counts from 1 again after a resume is served (nnrp-wire 13.7 item 3)."""
         if self._done is None and operation.operation_id != operation.frame_id:
             raise ValueError("an operation with an id of its own needs a table with a tree")
-        self._carried = max(self._carried, operation.operation_id)
+        self.raise_watermark(operation.operation_id)
         operation.children = None
         operation.live_below = 0
         if operation.parent_id and operation.parent_id not in self._by_id:

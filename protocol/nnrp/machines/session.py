@@ -267,6 +267,11 @@ class Session:
         """Go on counting from here, after a migration or a resume."""
         self._next_frame = max(self._next_frame, frame_id)
 
+    def raise_watermark(self, operation_id: int) -> None:
+        """The session has had operations up to this one before it was resumed or moved here (nnrp-wire 10 item 7)."""
+        if operation_id:
+            self.operations.raise_watermark(operation_id)
+
     def expect_everything_again(self) -> None:
         """The session was resumed without a cursor (nnrp-extensions, Negotiation): what is in flight begins anew here, and what comes
         of frames before ``next_frame_id`` that are not is no fault."""

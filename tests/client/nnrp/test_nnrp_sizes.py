@@ -1,16 +1,22 @@
-"""max_body_bytes as the client keeps to it (nnrp-wire 7.2, 2.1 item 6): beyond it the server would end the connection (15)."""
+"""What a server accepts, as the client keeps to it: max_body_bytes, beyond which it would end the connection (nnrp-wire 7.2, 2.1
+item 6, 15), and what a default nnrp-rs server refuses (13.2)."""
 
 from __future__ import annotations
 
 import pytest
+import trio.testing
 
-from client.nnrp import NnrpSession, SubmitOptions, open_nnrp
-from protocol.nnrp.enums import PayloadKind
+from client.nnrp import NnrpOptions, NnrpSession, SubmitOptions, open_nnrp
+from protocol.nnrp.enums import PayloadKind, SessionFlagsAck
 from protocol.nnrp.errors import NnrpLocalError, Outcome
 from protocol.nnrp.machines.hello import HelloPolicy
+from protocol.nnrp.messages import SessionOpen
+from protocol.nnrp.packet import decode_packet
 from protocol.nnrp.plain import BODY_BYTES
 from server.nnrp import ServingPolicy
-from tests.support.nnrp import serving_nnrp
+from tests.client.nnrp.test_nnrp_bad_servers import OPENED, Server
+from tests.client.nnrp.test_nnrp_retry import connected
+from tests.support.nnrp import raw, serving_nnrp
 
 LARGEST = 10_000
 SMALL = ServingPolicy(hello=HelloPolicy(max_body_bytes=LARGEST))
@@ -44,3 +50,26 @@ async def test_an_object_that_the_server_would_not_read() -> None:
             await session.cache.put((0, 1), bytes(LARGEST + 1))
         assert (await session.request(b"x", kind=PayloadKind.TOKEN_CHUNK)).data == b"x"
         assert served.service.violations == 0
+
+
+@pytest.mark.parametrize(("wanted", "asked"), [(None, 4), (2, 2), (9, 9)])
+async def test_what_a_default_nnrp_rs_server_is_asked_for(
+    wanted: int | None, asked: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """13.2: such a server refuses more than 4 in flight where ours would lower it; it knows profile 2 with schema 0x1001 v3, and
+    parses no extension."""
+    requests: list[SessionOpen] = []
+
+    async def script(server: Server) -> None:
+        packet = decode_packet(bytes(await server.stream.receive_some(65_536)))
+        assert isinstance(packet.metadata, SessionOpen)
+        requests.append(packet.metadata)
+        await server.stream.send_all(raw(OPENED.replace(session_flags_ack=SessionFlagsAck(0)), session_id=1))
+        await server.rest()
+
+    async with connected([script], NnrpOptions(dialect="nnrp-rs", reconnect=None)) as connection:
+        await connection.open_session(max_in_flight=wanted)
+    (request,) = requests
+    assert request.max_in_flight_operations == asked
+    assert (request.profile_id, request.schema_id, request.schema_version) == (2, 0x1001, 3)
+    assert (request.requested_session_id, request.session_extension_bytes) == (1, 0)

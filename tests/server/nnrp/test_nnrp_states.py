@@ -5,7 +5,10 @@ from __future__ import annotations
 import attrs
 import pytest
 import trio
+from structlog.testing import capture_logs
 
+from client.backoff import ReconnectPolicy
+from client.nnrp import NnrpOptions, open_nnrp
 from protocol.nnrp.enums import (
     CloseStatus,
     ErrorCode,
@@ -130,6 +133,41 @@ async def test_frame_ids_that_begin_anew_after_a_resume(flags: HeaderFlags) -> N
             last = await peer.receive(MessageType.RESULT_PUSH)
             assert (last.header.frame_id, text_of(last)) == (2, b"sleep=700;in flight")
             await peer.nothing_comes()
+
+
+async def test_the_watermark_goes_on_after_a_resume() -> None:
+    """10.7: the highest operation that was seen submitted in the session, whichever connection that was on; at both ends."""
+    streams: list[trio.SocketStream] = []
+
+    async def connect(host: str, port: int) -> trio.abc.Stream:
+        streams.append(await trio.open_tcp_stream(host, port))
+        return streams[-1]
+
+    with capture_logs() as logs:
+        async with serving_nnrp() as served:
+            async with served.peer() as peer:
+                token = token_of(await peer.open(RESUMABLE))
+                for number in (1, 2, 3):
+                    await peer.submit(number, session_id=5)
+                    await peer.receive(MessageType.RESULT_PUSH)
+            await served.wait_until(lambda: not served.service.links)
+            async with served.peer() as peer:
+                await peer.open(RESUMABLE, token=token)
+                for _ in range(3):
+                    await peer.receive(MessageType.RESULT_PUSH)
+                await peer.send(SessionClose(), session_id=5)
+                ack = (await peer.receive(MessageType.SESSION_CLOSE_ACK)).metadata
+                assert isinstance(ack, SessionCloseAck)
+                assert (ack.close_status, ack.last_operation_id) == (CloseStatus.CLOSED, 3)
+            options = NnrpOptions(connect=connect, reconnect=ReconnectPolicy(base=0.05))
+            async with open_nnrp(served.url, options) as connection:
+                session = await connection.open_session(resumable=True)
+                for _ in range(2):
+                    await session.request(b"x")
+                await trio.aclose_forcefully(streams[0])
+                await served.wait_until(lambda: connection.reconnects == 1 and session.attached)
+                await session.close()
+    assert [each["watermark"] for each in logs if each["event"] == "nnrp_session_close"] == [0, 2]
 
 
 async def test_epochs_go_on_after_a_resume() -> None:
