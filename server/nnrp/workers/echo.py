@@ -19,7 +19,7 @@ import trio
 from protocol.layout import Buffer
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.descriptors import TypedPayloadDescriptor
-from protocol.nnrp.enums import DescriptorFlags, ErrorCode, PayloadKind
+from protocol.nnrp.enums import DescriptorFlags, ErrorCode, PayloadKind, ProfileId
 from protocol.nnrp.regions import TypedPayload
 from protocol.nnrp.tensor import TensorBody
 from server.nnrp.submit import Answer, Emit, OperationFailed, Submit
@@ -31,6 +31,8 @@ _DIRECTIVE: Final = re.compile(rb"(?:(sleep|partial)=([0-9]{1,9})|(tool|fail));"
 _LONGEST: Final = 256
 _MAX_PARTS: Final = 100_000
 _CLEAR: Final = ~int(DescriptorFlags.PARTIAL | DescriptorFlags.TERMINAL)
+_MOST_BYTES: Final = 4
+"""Of one character in UTF-8."""
 _TERMINAL, _PARTIAL = DescriptorFlags.TERMINAL, DescriptorFlags.PARTIAL
 _TENSOR: Final = int(PayloadKind.TENSOR)
 _NO_KIND: Final = PayloadKind(0)
@@ -116,9 +118,19 @@ def _flagged(payload: TypedPayload, data: Buffer, flag: DescriptorFlags) -> Type
 
 
 def _piece(payload: TypedPayload, index: int, parts: int) -> TypedPayload:
-    size = len(payload.data)
-    data = payload.data[size * index // parts : size * (index + 1) // parts]
+    data = payload.data[_cut(payload, index, parts) : _cut(payload, index + 1, parts)]
     return _flagged(payload, data, _TERMINAL if index == parts - 1 else _PARTIAL)
+
+
+def _cut(payload: TypedPayload, index: int, parts: int) -> int:
+    """Where a piece begins. Of tokens not inside a UTF-8 character (nnrp-extensions, Token chunks)."""
+    data = payload.data
+    at = len(data) * index // parts
+    if payload.descriptor.profile_id == ProfileId.TOKEN:
+        end = min(at + _MOST_BYTES - 1, len(data))
+        while at < end and data[at] & 0xC0 == 0x80:
+            at += 1
+    return at
 
 
 def _answer(submit: Submit, payloads: list[TypedPayload], tensor: TensorBody | None = None) -> Answer:

@@ -86,6 +86,21 @@ async def test_the_directives_of_the_echo_runner() -> None:
         assert by_frame[4][-1][2] == b"tool;x"
 
 
+@pytest.mark.parametrize("parts", [2, 3, 7, 50])
+@pytest.mark.parametrize("text", ["aé日🙂" * 3, "🙂🙂🙂", "plain"])
+async def test_parts_of_a_text_are_texts(text: str, parts: int) -> None:
+    """nnrp-extensions, Token chunks: a chunk never splits a UTF-8 character; together they are the text. What is none is cut anywhere,
+    and comes whole as well."""
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open()
+        for number, data in enumerate((text.encode(), b"\x80" * 30), 1):
+            await peer.submit(number, b"partial=%d;" % parts + data)
+            got = [text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in range(parts)]
+            assert b"".join(got) == b"partial=%d;" % parts + data
+            if number == 1:
+                assert "".join(each.decode() for each in got) == f"partial={parts};{text}"
+
+
 async def test_the_times_of_a_result_are_true() -> None:
     """nnrp-wire 14: queue, compute and total time of RESULT_PUSH."""
     async with serving_nnrp() as served, served.peer() as peer:
