@@ -10,22 +10,27 @@ from structlog.testing import capture_logs
 from client.backoff import ReconnectPolicy
 from client.nnrp import NnrpOptions, open_nnrp
 from protocol.nnrp.enums import (
+    CancelScopeKind,
     CloseStatus,
     ErrorCode,
     ErrorScope,
+    ExtType,
     HeaderFlags,
     MessageType,
     SessionFlags,
 )
+from protocol.nnrp.extensions import ALL_FEATURES, ControlExtension, pack_extensions
 from protocol.nnrp.messages import (
     Close,
     Error,
     FlowUpdate,
+    FrameCancel,
     Message,
     SessionClose,
     SessionCloseAck,
     SessionPatch,
 )
+from protocol.nnrp.vendor import CancelScope, SubmitContext
 from server.nnrp import GO_ON, PAUSE, ServingPolicy
 from tests.support.nnrp import HELLO, OPEN, Peer, raw, serving_nnrp, submit_packet, text_of, token_of
 
@@ -213,3 +218,36 @@ async def test_what_a_drain_does_not_wait_for() -> None:
             assert (await peer.receive(MessageType.RESULT_DROP)).header.frame_id == 1
             with pytest.raises(EOFError):
                 await peer.receive()
+
+
+TARGET = CancelScope(CancelScopeKind.OPERATION, operation_id=1)
+_KIND = CancelScopeKind
+
+
+@pytest.mark.parametrize(
+    ("scope", "frame_id", "code"),
+    [
+        (None, 0, ErrorCode.MALFORMED_BODY),
+        (TARGET, 0, ErrorCode.MALFORMED_BODY),
+        (CancelScope(_KIND.SUBTREE, operation_id=1), 0, ErrorCode.MALFORMED_BODY),
+        (CancelScope(_KIND.OPERATION), 1, ErrorCode.MALFORMED_BODY),
+        (CancelScope(_KIND.GROUP, operation_id=1, operation_group_id=9), 0, ErrorCode.MALFORMED_BODY),
+        (CancelScope(_KIND.GROUP), 0, ErrorCode.MALFORMED_BODY),
+        (CancelScope(_KIND.SESSION, operation_id=1), 0, ErrorCode.MALFORMED_BODY),
+        (CancelScope(_KIND.SESSION, operation_group_id=9), 0, ErrorCode.MALFORMED_BODY),
+    ],
+)
+async def test_a_cancel_that_names_the_wrong_thing(scope: CancelScope | None, frame_id: int, code: int) -> None:
+    """nnrp-extensions Cancel, nnrp-wire 3.2: frame 0 only with scope group or session; an operation only with scope operation or
+    subtree, and then it must be one; a group only with scope group, and then it must be one. What runs is not touched."""
+    body = b"" if scope is None else pack_extensions([ControlExtension.of(ExtType.CANCEL_SCOPE, TARGET)])
+    if scope is not None:
+        body = body[:8] + scope.pack()
+    async with serving_nnrp() as served, served.peer() as peer:
+        await peer.open(features=ALL_FEATURES)
+        await peer.submit(1, b"sleep=150;runs", context=SubmitContext(1))
+        await peer.stream.send_all(raw(FrameCancel(), body, session_id=1, frame_id=frame_id))
+        error = (await peer.receive(MessageType.ERROR)).metadata
+        assert isinstance(error, Error)
+        assert (error.error_code, error.is_fatal) == (code, 0)
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=150;runs"

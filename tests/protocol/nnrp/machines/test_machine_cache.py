@@ -17,6 +17,7 @@ from protocol.nnrp.enums import (
     ExpiryPolicy,
     InvalidateScope,
     LeaseOwnerScope,
+    PolicyHints,
     SchemaErrorCode,
     SessionErrorCode,
 )
@@ -138,6 +139,22 @@ def test_renew_on_use() -> None:
     for instant in (0.9, 1.8, 2.7):
         assert isinstance(store.lookup(key(1), instant), CacheEntry)
     assert store.lookup(key(1), 3.7) is E.LEASE_EXPIRED
+
+
+@pytest.mark.parametrize("hint", [*PolicyHints, PolicyHints(0x1F)])
+def test_hints_bypass_no_check(hint: PolicyHints) -> None:
+    """nnrp-wire 13.10 item 7: prefetch, touch, renew, evict_hint and reuse_preference get past no version, dependency, limit or lease."""
+    store = cache(max_entries=2)
+    assert put(store, 1, 3, ttl=1000, policy_hints=int(hint)) == (A, 0)
+    assert put(store, 1, 2, policy_hints=int(hint)) == (R, E.VERSION_MISMATCH)
+    assert put(store, 2, 1, dependencies=(Dependency(OBJECT, 1, 9),), policy_hints=int(hint)) == (
+        R,
+        E.DEPENDENCY_INVALID,
+    )
+    assert put(store, 2, 1, ttl=60_000, policy_hints=int(hint)) == (A, 0)
+    assert put(store, 4, 1, policy_hints=int(hint)) == (R, ErrorCode.LIMIT_EXCEEDED)
+    assert store.lookup(key(1), 0.5, version=2) is E.VERSION_MISMATCH
+    assert store.lookup(key(1), 2.0) is E.LEASE_EXPIRED
 
 
 def test_leases_end_with_their_owner() -> None:
