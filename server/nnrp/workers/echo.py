@@ -103,7 +103,8 @@ class EchoWorker:
 def _typed(content: DataBody) -> list[TypedPayload]:
     """The payloads to return, each terminal; a bare payload as one typed one."""
     if content.raw_kind is not None:
-        return [TypedPayload.of(content.raw, flags=_TERMINAL)]
+        profile = ProfileId.TOKEN if content.raw_kind is PayloadKind.TOKEN_CHUNK else ProfileId.UNSPECIFIED
+        return [TypedPayload.of(content.raw, profile_id=profile, flags=_TERMINAL)]
     return [_flagged(each, each.data, _TERMINAL) for each in content.regions.payloads]
 
 

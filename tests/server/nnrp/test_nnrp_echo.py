@@ -15,6 +15,7 @@ from protocol.nnrp.enums import (
     ErrorScope,
     MessageType,
     OperationState,
+    PayloadKind,
     ResultClass,
     SessionErrorCode,
     SessionStatus,
@@ -22,7 +23,16 @@ from protocol.nnrp.enums import (
 from protocol.nnrp.extensions import ALL_FEATURES
 from protocol.nnrp.machines.opening import OpenPolicy
 from protocol.nnrp.machines.reading import drop_state, result_state
-from protocol.nnrp.messages import Close, Error, Ping, ResultPush, SessionClose, SessionCloseAck, SessionOpenAck
+from protocol.nnrp.messages import (
+    Close,
+    Error,
+    FrameSubmit,
+    Ping,
+    ResultPush,
+    SessionClose,
+    SessionCloseAck,
+    SessionOpenAck,
+)
 from server.nnrp.policy import ServingPolicy, token_check
 from tests.support.nnrp import HELLO, OPEN, Peer, raw, serving_nnrp, submit_packet, text_of
 from tests.support.nnrp_transports import EVERYWHERE, send_bytes, serving_on
@@ -54,6 +64,20 @@ async def test_a_native_exchange_from_hello_to_close() -> None:
         with pytest.raises(EOFError):
             await peer.receive()
     assert served.service.statistics().sessions == 0
+
+
+@pytest.mark.parametrize("hello", [True, False], ids=["native", "nnrp-rs"])
+@pytest.mark.parametrize("kind", [PayloadKind.TOKEN_CHUNK, PayloadKind.OPAQUE_BYTES])
+async def test_a_bare_payload_comes_back(kind: PayloadKind, hello: bool) -> None:
+    """nnrp-wire 8.1: a body without regions, as the tests of nnrp-rs send it, is one payload of the kind that is declared."""
+    bare = FrameSubmit(payload_kind_bitmap=kind, payload_frame_count=1)
+    async with serving_nnrp() as served, served.peer(hello=hello) as peer:
+        await peer.open(OPEN.replace(requested_session_id=1))
+        for frame, text in enumerate((b"hello", b"partial=2;ab"), 1):
+            await peer.stream.send_all(raw(bare, text, session_id=1, frame_id=frame))
+        assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"hello"
+        parts = [await peer.receive(MessageType.RESULT_PUSH) for _ in range(2)]
+        assert b"".join(map(text_of, parts)) == b"partial=2;ab"
 
 
 async def test_the_directives_of_the_echo_runner() -> None:
