@@ -214,6 +214,23 @@ async def test_nobody_listens() -> None:
             pass
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:1", "is not one of tcp://"),
+        ("tcp://", "and a host"),
+        ("tcp:///path", "and a host"),
+        ("127.0.0.1:4171", "is not one of tcp://"),
+        ("tcp://127.0.0.1:99999", "Port out of range"),
+    ],
+)
+async def test_urls_that_lead_nowhere(url: str, words: str) -> None:
+    """Said at once, and not tried again."""
+    with pytest.raises(NnrpConnectionLost, match=words):
+        async with open_nnrp(url):
+            pytest.fail("opened")
+
+
 async def test_a_closed_session_refuses_and_its_sibling_goes_on() -> None:
     async with serving_nnrp() as served, open_nnrp(served.url) as connection:
         first, second = await connection.open_session(), await connection.open_session()
