@@ -103,6 +103,7 @@ class NnrpConnection:
         self._urls = deque(dict.fromkeys((url, *options.alternatives)))
         self._nursery = nursery
         self.credit = CreditQueue()
+        self.now = trio.lowlevel.current_clock().current_time
         self.reconnects = 0
         self._options = options
         self._dialect = _DIALECTS[options.dialect]

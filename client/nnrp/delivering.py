@@ -89,7 +89,8 @@ def _lose_all(session: object, text: str) -> None:
 def _result(event: events.ResultReceived) -> bool:
     session, operation, packet, delivery = event.session, event.operation, event.packet, event.delivery
     sent, served = operation.attachment, session.attachment
-    event_id = event_id_of(packet)
+    extended = session.terms.features != 0
+    event_id = event_id_of(packet) if extended else 0
     if event_id and isinstance(served, NnrpSession):
         served.last_event_id = max(served.last_event_id, event_id)
     if isinstance(sent, Sent):
@@ -97,11 +98,11 @@ def _result(event: events.ResultReceived) -> bool:
             metadata, content = packet.metadata, packet.content
             assert isinstance(metadata, ResultPush)
             assert isinstance(content, DataBody)
-            final, hints = delivery is _FINAL, session.terms.features != 0
-            sent.submission.put(Result(metadata, content, event.state, final, hints, event_id))
+            sent.submission.put(Result(metadata, content, event.state, delivery is _FINAL, extended, event_id))
         elif operation.settled:
             sent.submission.finish(ended(operation, 0))
     if operation.settled:
+        operation.attachment = None  # nothing more is delivered to it, and what was sent is not sent again
         _note_closed(session)
         return True
     return False

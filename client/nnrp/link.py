@@ -17,7 +17,7 @@ from protocol.nnrp.errors import NnrpError
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines.connection import Connection, ConnectionLimits, Side
 from protocol.nnrp.machines.connection_table import Dialect
-from protocol.nnrp.machines.events import Event
+from protocol.nnrp.machines.events import Event, ResultReceived
 from protocol.nnrp.machines.schemas import builtin_registry
 from protocol.nnrp.splitter import Splitter
 
@@ -64,6 +64,7 @@ class Link:
         self._stream = stream
         self._splitter = Splitter()
         self._reading = trio.CancelScope()
+        self._now = trio.lowlevel.current_clock().current_time
         self._timer = trio.CancelScope()
         self._due = math.inf
         """When it ends."""
@@ -165,14 +166,16 @@ class Link:
     def _take(self, data: bytes | bytearray) -> None:
         if self._muted:
             return
-        machine, now = self.machine, trio.current_time()
+        machine, now = self.machine, self._now()
         self._splitter.receive_data(data)
         self.writer.hold()
+        only_results = True
         try:
             for raw in self._splitter.packets():
                 try:
                     event = machine.receive_raw(raw, now)
                 except NnrpError as fault:
+                    only_results = False
                     # Reported to the peer where its dialect allows; a result that came twice is nothing to report here.
                     logger.info("the server broke a rule: %s", fault)
                     if raw.header.msg_type is MessageType.SESSION_OPEN_ACK:
@@ -182,11 +185,15 @@ class Link:
                     if raw.header.msg_type in _RESULTS:
                         self._spoilt(machine, raw.header, fault)
                 else:
+                    only_results = only_results and type(event) is ResultReceived
                     self._act(event)
         except NnrpError as fault:
             logger.warning("the server's stream cannot be read: %s", fault)
             machine.receive_violation(fault)
-        self.flush()
+        if only_results and machine.is_steady():
+            self.collect()
+        else:
+            self.flush()
         self.writer.release()
 
     async def _write(self) -> None:

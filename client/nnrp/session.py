@@ -483,7 +483,8 @@ class NnrpSession:
 
     def _start(self, metadata: FrameSubmit, body: Regions | Buffer, options: SubmitOptions) -> Submission:
         self._check()
-        machine = self._connection.machine
+        connection = self._connection
+        machine = connection.machine
         assert machine is not None  # held back while there is none
         session = self.machine
         if options.budget_policy:
@@ -494,7 +495,7 @@ class NnrpSession:
             versions = session.terms.grants(OperationFeatures.CACHE_SEMANTICS)
             metadata, body = refer(metadata, body, options.objects, versions=versions)
         context = None
-        if not options.plain:
+        if options is not _PLAIN and not options.plain:
             context = SubmitContext(
                 options.operation_id or session.next_frame_id,
                 options.parent_id,
@@ -508,7 +509,7 @@ class NnrpSession:
                 body = Regions(body.payloads, body.inline_objects, body.references, (*body.extensions, frame))
         try:
             operation = machine.submit(
-                session, trio.current_time(), latency_budget_ms=metadata.latency_budget_ms, context=context
+                session, connection.now(), latency_budget_ms=metadata.latency_budget_ms, context=context
             )
         except NnrpLocalError as early:
             if not session.open:

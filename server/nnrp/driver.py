@@ -88,6 +88,7 @@ class Link:
         self._stream = stream
         self._splitter = Splitter(max_body_bytes=policy.hello.max_body_bytes)
         self._reading = trio.CancelScope()
+        self._now = trio.lowlevel.current_clock().current_time
         self._timer = trio.CancelScope()
         self._due = math.inf
         """When it ends."""
@@ -245,9 +246,10 @@ class Link:
     # What arrives
 
     def _take(self, data: bytes | bytearray) -> None:
-        now, machine = trio.current_time(), self.machine
+        now, machine = self._now(), self.machine
         self._splitter.receive_data(data)
         self.writer.hold()
+        only_submits = True
         try:
             for raw in self._splitter.packets():
                 if self._doubted:
@@ -257,9 +259,11 @@ class Link:
                 try:
                     event = machine.receive_raw(raw, now)
                 except NnrpError as fault:
+                    only_submits = False
                     self._note(fault)
                 else:
                     act = _ACTS.get(type(event))
+                    only_submits = only_submits and act is _act_on_submit
                     if act is not None:
                         act(self, event, now)
                 if machine.state is _CLOSED:
@@ -271,7 +275,8 @@ class Link:
             self._tell_dialect(machine.dialect)
         self.flush()
         self.writer.release()
-        self._retime()
+        if not (only_submits and machine.is_steady()):
+            self._retime()
 
     def _believe(self, header: Header) -> None:
         """Settle the doubts that a packet settles: of the session it names, or, with a PONG, of the answer before its PING."""

@@ -117,11 +117,11 @@ class ServedSession:
     def next_event_id(self, given: int = 0) -> int:
         """The id of the next result event. An engine session's events have their own, given by its ring; what is no event of
         the ring has none, 0."""
-        if self.follower is not None:
+        if given or self.follower is not None:
             self.last_event_id = max(given, self.last_event_id)
             return given
-        self.last_event_id = max(given, self.last_event_id + 1) if not given else max(given, self.last_event_id)
-        return given or self.last_event_id
+        self.last_event_id += 1
+        return self.last_event_id
 
     def send(self, parts: list[Buffer], operation: Operation, event_id: int) -> None:
         """Keep a result packet for redelivery, and send it if anybody is there. Of an operation whose results are sent once

@@ -72,7 +72,7 @@ _HANDLERS: dict[MessageType, str] = {
 
 _SESSION_ID = Header.LAYOUT.field("session_id").offset
 
-_CLOSED, _DRAINING = ConnectionState.CLOSED, ConnectionState.DRAINING
+_OPEN, _DRAINING, _CLOSED = ConnectionState.OPEN, ConnectionState.DRAINING, ConnectionState.CLOSED
 _BEFORE_OPEN = (ConnectionState.INIT, ConnectionState.NEGOTIATING)
 _CLIENT = Side.CLIENT
 _PING = MessageType.PING
@@ -171,6 +171,11 @@ class Connection(DataFlow):
         if self._stores:
             soonest = min(soonest, *[store.cache.next_deadline() for store in self._stores.values()])
         return soonest
+
+    def is_steady(self) -> bool:
+        """Whether submits and results leave ``next_deadline`` where it is, or move it away: nothing but silence is timed. After
+        any other packet, and when this is false, a driver asks for it."""
+        return self.state is _OPEN and not (self._closing or self._put_offs or self._stores)
 
     def _keepalive_at(self) -> float:
         """When to send a PING: as a client after silence of our own, as a server after the peer's, to hear that it is there.

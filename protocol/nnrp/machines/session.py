@@ -187,9 +187,7 @@ class Session:
         """Why one more operation may not start now in the connection, the session or above it in the tree; None: go.
         ``coming`` are operations of sessions that are being resumed on the connection: the other end may count them already."""
         background = (self.terms.priority if priority is None else priority) is _BACKGROUND
-        held = self._connection_window.hold(background, -coming)
-        if held is None:
-            held = self.window.hold(background)
+        held = self._connection_window.hold(background, -coming) or self.window.hold(background)
         if held is None and parent_id and self._operation_windows:
             held = self._hold_above(parent_id, background)
         return held
@@ -296,9 +294,7 @@ class Session:
         """The peer submitted. Raises NnrpError, reach operation, and starts nothing when it was not allowed to."""
         priority = self.terms.priority if context is None else _priority(self.terms.priority, context)
         background = priority is _BACKGROUND
-        broken = self._connection_window.overrun(now, background)
-        if broken is None:
-            broken = self.window.overrun(now, background)
+        broken = self._connection_window.overrun(now, background) or self.window.overrun(now, background)
         if broken is None and context is not None and context.parent_operation_id and self._operation_windows:
             broken = self._hold_above(context.parent_operation_id, background)
         if broken is not None and self.open:

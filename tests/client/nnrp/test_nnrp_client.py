@@ -46,6 +46,17 @@ async def test_parts_then_the_final_result() -> None:
         assert await connection.ping() < 5
 
 
+async def test_an_operation_that_has_ended_keeps_nothing_that_was_sent() -> None:
+    """A session with an operation tree knows a thousand of them, and none needs its payload any more."""
+    async with serving_nnrp() as served, open_nnrp(served.url) as connection:
+        session = await connection.open_session()
+        submission = await session.submit(b"payload")
+        assert submission.operation.attachment is not None
+        await submission.result()
+        assert session.machine.operations.get(submission.operation_id) is submission.operation
+        assert submission.operation.attachment is None
+
+
 async def test_how_an_operation_ends_without_a_result() -> None:
     """nnrp-wire 13.4: failed and cancelled are told apart; a cancelled wait cancels the operation."""
     async with serving_nnrp() as served, open_nnrp(served.url) as connection:

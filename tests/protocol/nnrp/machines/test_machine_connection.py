@@ -33,6 +33,7 @@ from protocol.nnrp.machines.events import (
     PongReceived,
     ProbeAnswered,
     ProbeReceived,
+    ResultReceived,
     SubmitReceived,
 )
 from protocol.nnrp.machines.hello import HelloPolicy
@@ -609,6 +610,43 @@ def test_keepalive_goes_where_it_is_answered() -> None:
     bare = Duo(limits=limits)
     bare.open()
     assert bare.server.machine.next_deadline() == 120.0
+
+
+def test_submits_and_results_bring_no_deadline_nearer() -> None:
+    """While both ends are steady a driver need not ask for it again: 13.8 times silence only."""
+    duo = Duo(limits=ConnectionLimits(keepalive_interval=40.0))
+    client, server = duo.client.machine, duo.server.machine
+    assert not client.is_steady()
+    assert not server.is_steady()
+    duo.connect()
+    mine, theirs = duo.open()
+    for duo.now in (5.0, 17.0):
+        before = (client.next_deadline(), server.next_deadline())
+        operation = duo.submit(mine)
+        server.finish(theirs, duo.server.last(SubmitReceived).operation, OperationState.COMPLETED, duo.now)
+        result = ResultPush(active_profile_id=2)
+        duo.to_client(result, session_id=mine.session_id, frame_id=operation.frame_id)
+        assert duo.client.last(ResultReceived).operation is operation
+        assert client.is_steady()
+        assert server.is_steady()
+        assert client.next_deadline() >= before[0]
+        assert server.next_deadline() >= before[1]
+    client.close_session(mine, duo.now)
+    assert not client.is_steady(), "the answer to a close is waited for until then"
+    duo.pump()
+    client.close(duo.now)
+    assert not client.is_steady()
+
+
+def test_an_end_that_keeps_objects_is_not_steady() -> None:
+    """A submit may end a lease, whose object is then let go."""
+    duo = Duo()
+    duo.connect()
+    mine, _ = duo.open()
+    message = CachePut(0, 0, 1, ObjectKind.PAYLOAD_LAYOUT_TEMPLATE, 1000)
+    duo.client.machine.put_object(mine, message, b"layout")
+    duo.pump()
+    assert not duo.server.machine.is_steady()
 
 
 def test_a_server_asks_a_silent_client_that_answers() -> None:
