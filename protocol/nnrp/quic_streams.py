@@ -202,6 +202,7 @@ class QuicPackets:
 
     def _on_stopped(self, event: Any) -> None:
         stream_id = event.stream_id
+        self._engine.forget(stream_id)
         if stream_id == self._control:
             self.over = True
         if stream_id == self._shared:

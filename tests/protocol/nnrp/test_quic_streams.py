@@ -54,6 +54,9 @@ class FakeEngine:
     def send(self, stream_id: int, data: bytes, *, end: bool = False) -> None:
         self.sent.append((stream_id, data, end))
 
+    def forget(self, stream_id: int) -> None:
+        self.sent = [each for each in self.sent if each[0] != stream_id]
+
     def send_datagram(self, data: bytes) -> None:
         self.datagrams.append(data)
 
@@ -126,26 +129,29 @@ def test_a_cancel_is_not_remembered_for_its_size() -> None:
 
 
 class StaleFrames:
-    """A library that fails while it has frames of streams that are over."""
+    """A library that fails over a frame of a stream that is over, and can still say goodbye."""
 
-    def __init__(self, frames: int, problem: str) -> None:
-        self.frames = frames
+    def __init__(self, problem: str) -> None:
         self._problem = problem
+        self._close_event: object = None
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, tuple[str, int]]]:
-        if self.frames:
-            self.frames -= 1
+        if self._close_event is None:
             raise ValueError(self._problem)
-        return [(b"datagram", ("127.0.0.1", 1))]
+        return [(b"goodbye", ("127.0.0.1", 1))]
+
+    def close(self, code: int, frame_type: int | None, reason: str) -> None:
+        self._close_event = (code, reason)
 
 
-def test_frames_of_streams_that_are_over_are_passed_over() -> None:
-    """qh3 2.1 raises for each, under loss, and goes on when it is asked again; anything else it raises is the end."""
-    engine = QuicEngine(StaleFrames(3, "reserved stream is missing"))
-    assert engine.transmit(0.0) == [(b"datagram", ("127.0.0.1", 1))]
-    for connection in (StaleFrames(1_000_000, "reserved stream is missing"), StaleFrames(1, "something else")):
-        with pytest.raises(QuicFailed):
-            QuicEngine(connection).transmit(0.0)
+def test_a_connection_that_has_lost_data_of_a_stream_ends() -> None:
+    """qh3 2.1 gives up a datagram with everything in it, under reordering: the peer is told at once, for it would wait for ever.
+    Anything else the library raises is the end too."""
+    engine = QuicEngine(StaleFrames("reserved stream is missing"))
+    assert engine.transmit(0.0) == [(b"goodbye", ("127.0.0.1", 1))]
+    assert engine.failed
+    with pytest.raises(QuicFailed):
+        QuicEngine(StaleFrames("something else")).transmit(0.0)
 
 
 def test_an_answer_that_will_not_go_on_leaves_no_open_stream() -> None:

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import qh3.quic.connection
 import trio
 
 import client.nnrp.quic
@@ -21,6 +23,7 @@ from tests.support.nnrp import functions
 from tests.support.nnrp_transports import Place, serving_everywhere
 from tests.support.udp_relay import Relay, Weather, relaying
 
+LIBRARIES = ("qh3", "aioquic")
 LONG = b"sleep=60000;"
 LATE = Weather(lost=0.0, twice=0.0, late=0.5, delay=0.1)
 
@@ -41,7 +44,6 @@ class Counted:
 async def in_bad_weather(
     directory: Path, seed: int, make_worker: WorkerMaker, weather: Weather | None = None, library: str = "aioquic"
 ) -> AsyncIterator[tuple[Place, Relay, NnrpConnection]]:
-    """Two ends on qh3 come to a halt for tens of seconds where much is late; so one of them is not."""
     async with (
         serving_everywhere(directory, make_worker=make_worker, library=library) as place,
         relaying(place.host_and_port("quic"), seed, weather) as relay,
@@ -51,18 +53,19 @@ async def in_bad_weather(
                 yield place, relay, connection
 
 
-@pytest.mark.parametrize(("ours", "theirs"), [("qh3", "aioquic"), ("aioquic", "qh3"), ("aioquic", "aioquic")])
+@pytest.mark.parametrize("theirs", LIBRARIES)
+@pytest.mark.parametrize("ours", LIBRARIES)
 async def test_results_come_once_whole_and_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: str, theirs: str
 ) -> None:
     """Both libraries on both sides: many operations of two sessions at once, in parts, of up to 30 KB; each is carried out once
-    and answered once; what fails and what is cancelled has its one end too. Not with qh3 at both ends: under loss two of them come
-    to a halt for tens of seconds, and sometimes for longer than a send may take."""
+    and answered once; what fails and what is cancelled has its one end too. The sessions can be resumed: a defect of qh3 may cost
+    a connection."""
     monkeypatch.setattr(client.nnrp.quic, "_LIBRARIES", (ours,))
     counted, chance = Counted(), random.Random(7)
     ended: Counter[OperationState] = Counter()
     async with in_bad_weather(tmp_path, 7, functions(counted), library=theirs) as (place, relay, connection):
-        sessions = [await connection.open_session() for _ in range(2)]
+        sessions = [await connection.open_session(resumable=True) for _ in range(2)]
 
         async def one(session: NnrpSession, number: int) -> None:
             parts = chance.randrange(1, 5)
@@ -94,10 +97,11 @@ async def test_results_come_once_whole_and_in_order(
 
 @pytest.mark.parametrize("scope", [CancelScopeKind.GROUP, CancelScopeKind.SESSION])
 async def test_a_cancel_reaches_what_was_submitted_before_and_nothing_after(
-    tmp_path: Path, scope: CancelScopeKind
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: CancelScopeKind
 ) -> None:
     """2.4, 13.4: submits and cancels go on streams of their own and overtake each other; a cancel of a scope means what its
     sender had submitted by then."""
+    monkeypatch.setattr(client.nnrp.quic, "_LIBRARIES", ("aioquic",))
     async with in_bad_weather(tmp_path, 3, lambda _: EchoWorker(), LATE) as (place, _, connection):
         session = await connection.open_session(max_in_flight=64)
         for round_ in range(6):
@@ -116,8 +120,9 @@ async def test_a_cancel_reaches_what_was_submitted_before_and_nothing_after(
         assert place.service.violations == 0
 
 
-async def test_a_close_does_not_overtake_results(tmp_path: Path) -> None:
+async def test_a_close_does_not_overtake_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """13.3: what was submitted before SESSION_CLOSE is drained, and its results arrive before the session is over."""
+    monkeypatch.setattr(client.nnrp.quic, "_LIBRARIES", ("aioquic",))
     async with in_bad_weather(tmp_path, 11, lambda _: EchoWorker(), LATE) as (place, _, connection):
         for _ in range(8):
             session = await connection.open_session()
@@ -128,3 +133,34 @@ async def test_a_close_does_not_overtake_results(tmp_path: Path) -> None:
             await session.close(drain_timeout_ms=5000)
             assert [(await each.result()).data for each in submissions] == [b"%d" % each for each in range(6)]
         assert place.service.violations == 0
+
+
+async def test_a_connection_that_has_lost_data_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.7: where qh3 has given up data for good, as it says by an error, the client hears at once that the connection is over, and
+    has what it waits for on the next."""
+    gate = trio.Event()
+    library = qh3.quic.connection.QuicConnection
+    make = library.datagrams_to_send
+    broken: list[object] = []
+
+    def break_once(connection: Any, now: float) -> Any:
+        if gate.is_set() and not broken and not connection._configuration.is_client:
+            broken.append(connection)
+            raise ValueError("stream state error: reserved stream is missing")
+        return make(connection, now)
+
+    async def handler(submit: Submit, emit: Emit) -> Answer:
+        await gate.wait()
+        return await EchoWorker().run(submit, emit)
+
+    monkeypatch.setattr(library, "datagrams_to_send", break_once)
+    async with (
+        serving_everywhere(tmp_path, make_worker=functions(handler), only=["quic"]) as place,
+        open_nnrp(place.urls["quic"], place.options) as connection,
+    ):
+        session = await connection.open_session(resumable=True)
+        submission = await session.submit(b"once")
+        gate.set()
+        with trio.fail_after(20):
+            assert (await submission.result()).data == b"once"
+    assert broken
