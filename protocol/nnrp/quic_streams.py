@@ -54,7 +54,7 @@ class QuicPackets:
     """Feed it by `pump` after every input to the engine; take whole packets by `take`, send by `send`.
 
     ``failure``, once set, is what is wrong with the peer's framing; ``eof`` says that its control stream has ended on a
-    packet boundary; ``over`` that the connection is gone. ``issued`` and ``retired`` are connection ids for whoever routes.
+    packet boundary; ``over`` that the connection is gone. ``stranger_bytes`` bounds what is buffered of the peer until `trust`. ``issued`` and ``retired`` are connection ids for whoever routes.
     """
 
     def __init__(
@@ -65,13 +65,14 @@ class QuicPackets:
         one_stream: bool = False,
         datagrams: bool = False,
         max_body_bytes: int = DEFAULT_MAX_BODY_BYTES,
+        stranger_bytes: int | None = None,
     ) -> None:
         self._engine = engine
         self._client = client
         self.one_stream = one_stream
         self._datagrams = datagrams
         self._max_body = max_body_bytes
-        self._most = 2 * max_body_bytes + _BUFFERED
+        self._most = 2 * max_body_bytes + _BUFFERED if stranger_bytes is None else stranger_bytes
         self._cutter = PacketCutter()
         self._incoming: dict[int, Splitter] = {}
         self._control: int | None = None
@@ -121,6 +122,10 @@ class QuicPackets:
     def buffered_bytes(self) -> int:
         """Of what has come and was not taken, incomplete packets included."""
         return self._partial + self._ready_bytes
+
+    def trust(self) -> None:
+        """The peer has shown who it is: from now on its packets may be as large as their own limit."""
+        self._most = 2 * self._max_body + _BUFFERED
 
     # What is to go
 

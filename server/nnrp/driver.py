@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from protocol.errors import Reach
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import CancelReason as WireReason
 from protocol.nnrp.enums import CloseReason, ConnectionState, HeaderFlags, InFlightPolicy, MessageType, TransportId
-from protocol.nnrp.errors import NnrpError
+from protocol.nnrp.errors import NnrpError, Outcome
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection, Side
@@ -31,7 +32,7 @@ from server.nnrp.receiving import receive_some
 from server.nnrp.running import Running, answer_at_once
 from server.nnrp.session import Doubt, ServedSession
 from server.nnrp.submit import Submit
-from server.nnrp.transport import PacketTransport
+from server.nnrp.transport import STRANGER_BYTES, PacketTransport
 from server.nnrp.writer import Writer
 from server.telemetry import log
 from sessions.operation import CancelReason
@@ -94,6 +95,7 @@ class Link:
         """When it ends."""
         self._flow = trio.Event()
         self._told = Dialect.UNKNOWN
+        self._stranger = True
         self._doubted: dict[int, ServedSession] = {}
         """Sessions that were resumed here, until something shows that their client knows."""
         self._crossed = False
@@ -235,10 +237,11 @@ class Link:
                 if isinstance(stream, PacketTransport):
                     await stream.part(violated=cause is events.EndCause.PROTOCOL_ERROR)
                     return
-                if not isinstance(stream, trio.SocketStream):
+                plain = _plain(stream)
+                if not isinstance(plain, trio.SocketStream):
                     return
-                await stream.send_eof()
-                while await stream.receive_some(_READ):
+                await plain.send_eof()
+                while await plain.receive_some(_READ):
                     pass
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
@@ -268,6 +271,8 @@ class Link:
                         act(self, event, now)
                 if machine.state is _CLOSED:
                     break
+            if self._stranger:
+                self._get_to_know()
         except NnrpError as fault:
             machine.receive_violation(fault)
             self._note(fault)
@@ -277,6 +282,16 @@ class Link:
         self.writer.release()
         if not (only_submits and machine.is_steady()):
             self._retime()
+
+    def _get_to_know(self) -> None:
+        """Raises NnrpError for a peer that sends more than anybody need before its hello or a session of it was accepted."""
+        if self.principal is not None or self.machine.sessions:
+            self._stranger = False
+            if isinstance(self._stream, PacketTransport):
+                self._stream.trust()
+        elif self._splitter.buffered_bytes > STRANGER_BYTES:
+            rule = f"more than {STRANGER_BYTES} bytes of a packet before the hello or a session was accepted"
+            raise NnrpError(Outcome.LIMIT_EXCEEDED, rule, subject="PACKET", reach=Reach.CONNECTION)
 
     def _believe(self, header: Header) -> None:
         """Settle the doubts that a packet settles: of the session it names, or, with a PONG, of the answer before its PING."""
@@ -366,9 +381,15 @@ def _act_on_hello(link: Link, event: events.HelloReceived, now: float) -> None:
 
 def _has_read_all(stream: trio.abc.Stream) -> bool:
     """Whether a peer that says goodbye is known to have read everything. Other transports than TCP cannot be asked."""
+    plain = _plain(stream)
+    return isinstance(plain, trio.SocketStream) and everything_arrived(plain.socket)
+
+
+def _plain(stream: trio.abc.Stream) -> trio.abc.Stream:
+    """What is under TLS."""
     while isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
-    return isinstance(stream, trio.SocketStream) and everything_arrived(stream.socket)
+    return stream
 
 
 def _act_on_open(link: Link, event: events.SessionOpenReceived, now: float) -> None:

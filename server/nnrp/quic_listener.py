@@ -18,6 +18,7 @@ from server.nnrp.quic_library import CONNECTION_ID_BYTES, QuicLibrary, load_libr
 from server.nnrp.quic_packets import Head, RetryTokens, parse_head
 from server.nnrp.quic_transport import QuicTransport
 from server.nnrp.service import NnrpService
+from server.nnrp.transport import STRANGER_BYTES
 from server.telemetry import log
 
 __all__ = ["listen_quic"]
@@ -197,7 +198,9 @@ class _Endpoint:
         )
         policy = self._service.policy
         engine = QuicEngine(connection)
-        packets = QuicPackets(engine, client=False, max_body_bytes=policy.hello.max_body_bytes)
+        packets = QuicPackets(
+            engine, client=False, max_body_bytes=policy.hello.max_body_bytes, stranger_bytes=STRANGER_BYTES
+        )
         transport = QuicTransport(engine, packets, self._send, policy.limits.handshake_timeout)
         self._ids[transport] = set()
         for each in (head.destination, connection.host_cid):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import trio
 import trio.testing
@@ -28,12 +30,42 @@ from protocol.nnrp.messages import (
     SessionMigrate,
     SessionMigrateAck,
     SessionOpenAck,
+    TransportProbe,
 )
 from server.nnrp.policy import ServingPolicy, token_check
+from server.nnrp.transport import STRANGER_BYTES
 from server.nnrp.writer import ANSWER_BYTES, HIGH_BYTES, Writer
 from tests.support.nnrp import HELLO, OPEN, Served, raw, serving_nnrp, submit_packet, text_of, token_of
+from tests.support.nnrp_transports import serving_on
 
 U64 = 0xFFFF_FFFF_FFFF_FFFF
+
+
+@pytest.mark.parametrize("transport", ["tcp", "tls", "quic", "aioquic"])
+async def test_a_stranger_is_given_little_memory(tmp_path: Path, transport: str) -> None:
+    """Before a hello or a session was accepted a packet may have a megabyte, far above any probe (nnrp-wire 2.7); a refused
+    SESSION_OPEN is none, and a token that is right lifts the bound."""
+    size = STRANGER_BYTES * 3 // 2
+    policy = ServingPolicy(authenticate=token_check("right"))
+    async with serving_on(transport, tmp_path, policy) as place:
+        async with place.peer(hello=False) as peer:
+            await peer.open()
+            await peer.stream.send_all(raw(TransportProbe(probe_payload_bytes=size), bytes(size)))
+            with pytest.raises((EOFError, trio.BrokenResourceError)):
+                await peer.receive()
+        async with place.peer(hello=False) as peer:
+            await peer.stream.send_all(raw(TransportProbe(probe_payload_bytes=size), bytes(size)))
+            error = (await peer.receive(MessageType.ERROR)).metadata
+            assert isinstance(error, Error)
+            assert (error.error_code, error.is_fatal) == (ErrorCode.LIMIT_EXCEEDED, 1)
+            with pytest.raises((EOFError, trio.BrokenResourceError)):
+                await peer.receive()
+        async with place.peer(hello=False) as peer:
+            await peer.send(HELLO.replace(auth_bytes=5), b"right")
+            await peer.receive(MessageType.SERVER_HELLO_ACK)
+            await peer.open()
+            await peer.submit(1, bytes(size))
+            assert len(text_of(await peer.receive(MessageType.RESULT_PUSH))) == size
 
 
 async def test_a_peer_of_the_implicit_session_may_open_and_close_others() -> None:
