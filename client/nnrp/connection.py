@@ -15,7 +15,7 @@ import trio
 from client.backoff import Backoff
 from client.nnrp.credit import CreditQueue
 from client.nnrp.delivering import deliver, deliver_error, lose_unreadable
-from client.nnrp.dialling import dial
+from client.nnrp.dialling import dial, why
 from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused, NnrpSessionOver
 from client.nnrp.link import Link
 from client.nnrp.moving import Mover
@@ -423,7 +423,7 @@ class NnrpConnection:
             with trio.fail_after(options.open_timeout):
                 stream = await dial(url, options, self._nursery)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError, RuntimeError) as error:
-            raise NnrpConnectionLost(f"cannot connect to {url}: {_why(error)}") from error
+            raise NnrpConnectionLost(f"cannot connect to {url}: {why(error)}") from error
         return Link(
             stream,
             logged(self._act),
@@ -571,13 +571,6 @@ class NnrpConnection:
         self._error = error
         for session in list(self._sessions.values()):
             session.fail(error)
-
-
-def _why(error: Exception) -> str:
-    """In words also where an exception has none, and where the reason is in the one behind it, as with TLS."""
-    if isinstance(error, trio.TooSlowError):
-        return "no answer in time"
-    return str(error) or str(error.__cause__ or "") or type(error).__name__
 
 
 _ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {

@@ -11,7 +11,7 @@ import trio
 
 from client.nnrp.websocket import upgrade
 
-__all__ = ["DEFAULT_PORT", "SCHEMES", "Connect", "Dialling", "dial"]
+__all__ = ["DEFAULT_PORT", "SCHEMES", "Connect", "Dialling", "dial", "why"]
 
 DEFAULT_PORT: Final = 4171
 SCHEMES: Final = ("tcp", "nnrp", "tls", "ws", "wss", "quic")
@@ -70,3 +70,10 @@ async def _secure(stream: trio.abc.Stream, parts: SplitResult, options: Dialling
     secured = trio.SSLStream(stream, context, server_hostname=parts.hostname, https_compatible=True)
     await secured.do_handshake()
     return secured
+
+
+def why(error: BaseException) -> str:
+    """What has gone wrong in `dial`, in words also where the exception has none, or has them in the one behind it, as with TLS."""
+    if isinstance(error, trio.TooSlowError):
+        return "no answer in time"
+    return str(error) or str(error.__cause__ or "") or type(error).__name__

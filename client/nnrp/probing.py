@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 import trio
 
-from client.nnrp.dialling import dial
+from client.nnrp.dialling import dial, why
 from client.nnrp.errors import NnrpConnectionLost, NnrpRefused
 from client.nnrp.link import Link
 from client.nnrp.observing import logged
@@ -82,7 +82,7 @@ async def _measure(url: str, options: NnrpOptions, samples: int, warm_up: bool, 
             with trio.fail_after(options.open_timeout):
                 round_trip = await _probe(url, options, number + 1)
         except* (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError, RuntimeError, NnrpRefused) as errors:
-            failure = str(_first(errors)) or type(_first(errors)).__name__
+            failure = why(_first(errors))
         if round_trip is not None and number >= warm_up:
             taken.append(round_trip)
     found.append(Candidate(url, tuple(taken), failure))

@@ -61,6 +61,8 @@ def open_session(link: Link, event: SessionOpenReceived, now: float) -> None:
     principal = link.principal
     if principal is None:
         principal = service.policy.authenticate(bytes(content.auth))
+        if principal is None:
+            log.warning("nnrp_auth_failed", transport=link.transport, message="SESSION_OPEN")
     held = service.registry.find(bytes(content.resume_token))
     decision = link.machine.decide_open(
         service.policy.opening,

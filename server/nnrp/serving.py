@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -92,7 +92,7 @@ def _check(config: Config, default_port: int | None) -> None:
 async def _listen(serving: NnrpServing, nursery: trio.Nursery, config: Config, default_port: int | None) -> None:
     service, host = serving.service, config.nnrp_host
     if config.nnrp_port is not None:
-        serving.addresses = tuple(await nursery.start(listen_tcp, service, host, config.nnrp_port))
+        serving.addresses = await _start(nursery, "--nnrp-port", listen_tcp, service, host, config.nnrp_port)
     elif default_port is not None:
         try:
             serving.addresses = tuple(await nursery.start(listen_tcp, service, host, default_port))
@@ -102,13 +102,23 @@ async def _listen(serving: NnrpServing, nursery: trio.Nursery, config: Config, d
         return
     if config.nnrp_tls_port is not None:
         listen = partial(listen_tcp, tls=tls_context(config.tls_cert, config.tls_key))
-        serving.secured = tuple(await nursery.start(listen, service, host, config.nnrp_tls_port))
+        serving.secured = await _start(nursery, "--nnrp-tls-port", listen, service, host, config.nnrp_tls_port)
     if config.nnrp_quic_port is not None:
         from server.nnrp.quic_listener import listen_quic
 
         alpn = None if config.nnrp_quic_alpn == "none" else config.nnrp_quic_alpn
         quic = partial(listen_quic, certificate=config.tls_cert, key=config.tls_key, alpn=alpn)
-        serving.quic = tuple(await nursery.start(quic, service, host, config.nnrp_quic_port))
+        serving.quic = await _start(nursery, "--nnrp-quic-port", quic, service, host, config.nnrp_quic_port)
+
+
+async def _start(
+    nursery: trio.Nursery, flag: str, listen: Callable[..., Awaitable[None]], service: NnrpService, host: str, port: int
+) -> tuple[tuple[str, int], ...]:
+    """Where it listens. Raises ``OSError`` that says which of the ports could not be had."""
+    try:
+        return tuple(await nursery.start(listen, service, host, port))
+    except* OSError as failures:
+        raise OSError(f"{flag}: cannot listen on {host}:{port}: {failures.exceptions[0]}") from failures
 
 
 def choose_worker(config: Config, engine: Any) -> WorkerMaker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,7 +14,14 @@ import pytest
 import trio
 from click.testing import CliRunner
 
-from client.nnrp import NnrpClientError, NnrpConnectionLost, NnrpOperationEnded, NnrpOptions, open_nnrp
+from client.nnrp import (
+    NnrpClientError,
+    NnrpConnectionLost,
+    NnrpOperationEnded,
+    NnrpOptions,
+    open_nnrp,
+    probe_transports,
+)
 from protocol.nnrp.enums import OperationState, StopReason, TokenChannel
 from server.application import Application
 from server.cli import main
@@ -282,6 +290,8 @@ async def test_ping_says_that_nnrp_rs_answers_none(tmp_path: Path) -> None:
 async def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(tmp_path: Path, transport: str) -> None:
     async with serving_everywhere(tmp_path, only=[transport]) as place:
         with pytest.raises(NnrpConnectionLost, match=r"(?i)certificate"):
+            await probe_transports([place.urls[transport]])
+        with pytest.raises(NnrpConnectionLost, match=r"(?i)certificate"):
             async with open_nnrp(place.urls[transport]):
                 pass
 
@@ -299,3 +309,18 @@ def test_a_ca_file_that_is_not_there_is_named() -> None:
     result = CliRunner().invoke(main, ["nnrp", "ping", "--url", "tls://127.0.0.1:1", "--ca-file", "nowhere.pem"])
     assert result.exit_code == 2
     assert "nowhere.pem" in result.output
+
+
+@pytest.mark.parametrize("name", ["nnrp_port", "nnrp_tls_port", "nnrp_quic_port"])
+async def test_a_port_that_cannot_be_had_is_named(tmp_path: Path, name: str) -> None:
+    made = make_certificate(tmp_path)
+    taken = socket.socket(type=socket.SOCK_DGRAM if name == "nnrp_quic_port" else socket.SOCK_STREAM)
+    with taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        asked = {"nnrp_port": 0, "tls_cert": str(made.cert), "tls_key": str(made.key), name: port}
+        application = Application(Config(workspace=(str(tmp_path),), **asked))
+        said = f"--{name.replace('_', '-')}: cannot listen on 127.0.0.1:{port}: "
+        with pytest.RaisesGroup(pytest.RaisesExc(OSError, match=said), flatten_subgroups=True):
+            async with application.running():
+                pass

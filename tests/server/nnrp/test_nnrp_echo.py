@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 from wsproto.events import BytesMessage
 
 from client.nnrp.websocket import WebSocketTransport
@@ -218,14 +219,18 @@ async def test_the_token_is_asked_for_in_the_hello() -> None:
 
 
 async def test_without_a_hello_the_token_is_asked_for_in_the_session_open() -> None:
-    """nnrp-extensions, Authentication: rejected with auth_failed (0x00010001), the connection stays."""
+    """nnrp-extensions, Authentication: rejected with auth_failed (0x00010001), the connection stays. The log warns of it as of
+    one in the hello."""
     policy = ServingPolicy(authenticate=token_check("s3cret"))
     async with serving_nnrp(policy) as served, served.peer(hello=False) as peer:
-        for auth in (b"", b"wrong"):
-            refused = (await peer.open(auth=auth)).metadata
-            assert isinstance(refused, SessionOpenAck)
-            assert refused.session_status is SessionStatus.REJECTED
-            assert refused.session_error_code == SessionErrorCode.AUTH_FAILED
+        with capture_logs() as logs:
+            for auth in (b"", b"wrong"):
+                refused = (await peer.open(auth=auth)).metadata
+                assert isinstance(refused, SessionOpenAck)
+                assert refused.session_status is SessionStatus.REJECTED
+                assert refused.session_error_code == SessionErrorCode.AUTH_FAILED
+        warned = [each["message"] for each in logs if each["event"] == "nnrp_auth_failed"]
+        assert warned == ["SESSION_OPEN", "SESSION_OPEN"]
         opened = (await peer.open(auth=b"s3cret")).metadata
         assert isinstance(opened, SessionOpenAck)
         assert opened.session_status is SessionStatus.OPENED
