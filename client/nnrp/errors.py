@@ -77,7 +77,9 @@ class NnrpOperationEnded(NnrpClientError):
     ``retry_after`` in how many seconds it may be tried again (else 0)."""
 
     def __init__(self, state: OperationState, code: int = 0, message: str = "", *, retry_after: float = 0.0) -> None:
-        super().__init__(message or f"the operation was {state.name.lower()}" + (f" ({code:#06x})" if code else ""))
+        ending = "failed" if state is OperationState.FAILED else f"was {state.name.lower()}"
+        why = f": {_NAMES.get(code, 'unknown code')} ({code:#06x})" if code else ""
+        super().__init__(message or f"the operation {ending}{why}")
         self.state = state
         self.code = code
         self.retry_after = retry_after

@@ -148,10 +148,10 @@ def bench(count: int, in_flight: int, size: int, **where: Any) -> None:
 async def _print_results(session: NnrpSession, data: bytes) -> None:
     submission = await session.submit(data)
     with contextlib.ExitStack() as stack:
+        stack.callback(click.echo)  # an error has a line of its own
         stack.callback(submission.cancel)
         async for result in submission:
             click.echo(harmless(result.data.decode("utf-8", "replace")), nl=False)
-    click.echo()
 
 
 def _tell_or_raise(problem: Exception) -> None:

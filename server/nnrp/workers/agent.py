@@ -14,7 +14,7 @@ from server.nnrp.running import Running
 from server.nnrp.submit import Answer, Emit, OperationFailed, Submit
 from server.nnrp.workers.prompts import prompt_text
 from server.telemetry import log
-from sessions.errors import SessionError
+from sessions.errors import RunnerError, SessionError
 from sessions.events import Event, EventType
 from sessions.harbour import Harbour
 from sessions.observer import EndReason
@@ -64,7 +64,7 @@ class AgentWorker:
             self._follower.turns[str(prompt.id)] = turn
             return await turn.wait_answer()
         except SessionError as problem:
-            raise OperationFailed(str(problem), ErrorCode.SERVER_BUSY) from problem
+            raise OperationFailed(str(problem), _code(problem)) from problem
         finally:
             if prompt is not None:
                 self._follower.turns.pop(str(prompt.id), None)
@@ -88,7 +88,7 @@ class AgentWorker:
                     opened = await self._harbour.create(source={"wire": "nnrp"}, counted=False)
                 except SessionError as problem:
                     log.warning("nnrp_session_not_started", problem=str(problem))
-                    raise OperationFailed(str(problem), ErrorCode.SERVER_BUSY) from problem
+                    raise OperationFailed(str(problem), _code(problem)) from problem
                 self._session, self._client_id = opened.session, opened.client_id
                 if self._closed:
                     self._session.close_soon(EndReason.CLIENT_CLOSE)
@@ -139,6 +139,11 @@ class _OwnTurn:
     def give_up(self, why: str) -> None:
         self._failure = OperationFailed(why)
         self._ended.set()
+
+
+def _code(problem: SessionError) -> ErrorCode:
+    """An agent that cannot be started is no load that will pass; a bound of ours that is reached is (nnrp-wire 12.9)."""
+    return ErrorCode.INTERNAL_ERROR if isinstance(problem, RunnerError) else ErrorCode.SERVER_BUSY
 
 
 def _ended(turn: Turn, event: Event, chunks: Chunks) -> Answer:

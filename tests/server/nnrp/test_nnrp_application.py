@@ -22,7 +22,7 @@ from client.nnrp import (
     open_nnrp,
     probe_transports,
 )
-from protocol.nnrp.enums import OperationState, StopReason, TokenChannel
+from protocol.nnrp.enums import ErrorCode, OperationState, StopReason, TokenChannel
 from server.application import Application
 from server.cli import main
 from server.config import NNRP_PORT, Config
@@ -137,6 +137,15 @@ async def test_nnrp_sessions_do_not_count_as_sessions(tmp_path: Path) -> None:
         await harbour.create(str(tmp_path))
         with pytest.raises(SessionLimitExceeded):
             await harbour.create(str(tmp_path))
+
+
+async def test_an_agent_that_cannot_be_started_is_not_busy(tmp_path: Path) -> None:
+    """nnrp-wire 12.9: server_busy invites to try again, and that would not help."""
+    async with serving(tmp_path, agent="/nowhere/agent") as (_, url), open_nnrp(url) as connection:
+        session = await connection.open_session()
+        with pytest.raises(NnrpOperationEnded) as failed:
+            await session.request(b"hello")
+    assert failed.value.code == ErrorCode.INTERNAL_ERROR
 
 
 async def test_tls(tmp_path: Path) -> None:
@@ -275,7 +284,7 @@ async def test_a_command_says_why_it_failed(tmp_path: Path) -> None:
         command = ["nnrp", "submit", "--url", url, "fail;"]
         result = await trio.to_thread.run_sync(lambda: CliRunner().invoke(main, command))
     assert result.exit_code == 1
-    assert "failed" in result.output
+    assert result.output.endswith("\nError: the operation failed: internal_error (0x000c)\n")
 
 
 async def test_ping_says_that_nnrp_rs_answers_none(tmp_path: Path) -> None:
