@@ -18,6 +18,8 @@ _DATAGRAMS_QUEUED: Final = 64
 _UNIDIRECTIONAL: Final = 2
 _TURN: Final = 64 * 1024
 """Bytes of one stream that go to qh3 before it is another's turn."""
+_DATAGRAM: Final = 1472
+"""Bytes of the window that are left: qh3 sends only where a whole datagram fits, and keeps the frames it has begun with."""
 _NOTHING_DUE: Final = "idle"
 """What qh3 calls its timer where it waits for nothing but the peer."""
 
@@ -182,12 +184,12 @@ class QuicEngine:
         return made
 
     def _room(self) -> float:
-        """Bytes the library may send beside what it has."""
+        """Bytes the library will send beside what it has."""
         core = getattr(self._connection, "_core", None)
         if core is None:
             return math.inf
         held: int = self._call(self._connection.get_send_buffer_size)
-        return float(core.congestion_window - core.bytes_in_flight - held)
+        return float(core.congestion_window - core.bytes_in_flight - held - _DATAGRAM)
 
     def _feed(self) -> bool:
         """Give the library what it has room for, the streams in turn. Whether that was anything."""

@@ -165,10 +165,10 @@ def test_a_stream_without_credit_does_not_hold_up_others(
 
 
 class Window:
-    """As much of qh3 as is asked how much it may send."""
+    """As much of qh3 as is asked how much it may send: ``room`` beside the datagram that is left free."""
 
     def __init__(self, room: int) -> None:
-        self.congestion_window = room
+        self.congestion_window = room + 1472  # a datagram
         self.bytes_in_flight = 0
         self.fed: list[tuple[int, int, bool]] = []
         self._core = self
