@@ -24,7 +24,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.extensions import ALL_FEATURES
 from protocol.nnrp.machines.connection import ConnectionLimits
-from protocol.nnrp.messages import Error, FlowUpdate, ResultHint, SessionOpenAck
+from protocol.nnrp.messages import Error, FlowUpdate, ResultHint, ResultPush, SessionOpenAck
 from protocol.nnrp.vendor import SubmitContext
 from server.nnrp.backpressure import DRAIN_ONLY, GO_ON, ONLY_BACKGROUND, PAUSE, FlowOrder
 from server.nnrp.policy import ServingPolicy
@@ -177,6 +177,7 @@ async def test_who_waits_under_pressure_is_told_by_a_hint() -> None:
     gate = Gate()
     async with serving_nnrp(NARROW, functions(gate)) as served, served.peer() as peer:
         await peer.open(features=ALL_FEATURES)
+        submitted = trio.current_time()
         for number in range(1, 4):
             await peer.submit(number, b"%d" % number)
         await flow(peer)
@@ -185,16 +186,21 @@ async def test_who_waits_under_pressure_is_told_by_a_hint() -> None:
         assert isinstance(hint.metadata, ResultHint)
         assert hint.metadata.reason is ResultHintReason.SERVER_BUSY
         assert hint.metadata.congestion_state > 1
+        queued = trio.current_time()
         await trio.sleep(0.06)
+        turns = []
         for number in range(1, 4):
             name = b"%d" % number
             await served.wait_until(partial(gate.is_running, name))
+            turns.append(trio.current_time())
             gate.let_go(name)
         ends = [each for each in [await peer.receive() for _ in range(4)] if each.kind is MessageType.RESULT_PUSH]
-        times = [(each.metadata.queue_ms, each.metadata.server_total_ms) for each in ends]  # type: ignore[union-attr]
-        assert times[0][0] < times[2][0]
-        assert times[2][0] >= 50
-        assert all(queued <= total for queued, total in times)
+        times = [each.metadata for each in ends]
+        for message, turn in zip(times, turns, strict=True):
+            assert isinstance(message, ResultPush)
+            assert message.queue_ms <= min(message.server_total_ms, (turn - submitted) * 1000 + 1)
+        assert isinstance(times[2], ResultPush)
+        assert times[2].queue_ms >= (turns[1] - queued) * 1000 - 1 >= 50, "it was its turn after the second was let go"
 
 
 async def test_our_client_waits_while_it_is_held_back_and_loses_nothing() -> None:

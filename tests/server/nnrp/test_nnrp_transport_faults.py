@@ -11,14 +11,14 @@ from wsproto.events import BytesMessage
 
 from client.nnrp.quic import QuicTransport
 from client.nnrp.websocket import WebSocketTransport
-from protocol.nnrp.enums import MessageType
+from protocol.nnrp.enums import MessageType, PayloadKind
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.messages import Ping, SessionOpenAck
 from protocol.nnrp.packet import encode_packet
 from server.nnrp.policy import ServingPolicy
-from server.nnrp.submit import Answer, Emit, Submit
+from server.nnrp.submit import Answer, Emit, Submit, text_payload
 from server.nnrp.workers.echo import EchoWorker
-from tests.support.nnrp import OPEN, Peer, functions, raw, submit_packet, text_of
+from tests.support.nnrp import OPEN, Peer, functions, raw, text_of
 from tests.support.nnrp_transports import serving_everywhere
 
 MIB = 1 << 20
@@ -69,19 +69,20 @@ async def test_a_peer_that_never_reads(tmp_path: Path, transport: str) -> None:
     size = 64 * 1024 if transport == "quic" else MIB
     policy = ServingPolicy(send_timeout=0.6)
     go_on = trio.Event()
-    echo = EchoWorker()
 
     async def handler(submit: Submit, emit: Emit) -> Answer:
-        if len(submit.data()[0]) > 1:
-            await go_on.wait()
-        return await echo.run(submit, emit)
+        if bytes(submit.data()[0]) != b"large":
+            return await EchoWorker().run(submit, emit)
+        await go_on.wait()
+        payload = text_payload(bytes(size), terminal=True, schema=(0x1001, 3))
+        return Answer(payloads=(payload,), kinds=PayloadKind.TOKEN_CHUNK, profile_id=2)
 
     make_worker = functions(handler)
     async with serving_everywhere(tmp_path, policy, make_worker) as place, place.peer(transport) as deaf:
         await deaf.open(OPEN.replace(max_in_flight_operations=24))
         (link,) = place.service.links
         for number in range(1, 25):
-            await deaf.stream.send_all(submit_packet(number, bytes(size)))
+            await deaf.submit(number, b"large")
         await place.wait_until(lambda: place.service.statistics().operations == 24)
         if isinstance(deaf.stream, QuicTransport):
             # Its library reads for it, and would go on to.
