@@ -37,7 +37,8 @@ class CreditQueue:
     async def start(self, line: Hashable, held: Callable[[], bool], start: Callable[[], None]) -> None:
         """Call ``start`` as soon as ``held`` says no and nobody of the same line is ahead. Raises what ``start`` raises.
 
-        A cancel while waiting takes the place back: nothing was started.
+        A cancel while waiting takes the place back: nothing was started, unless the two came in the same moment. ``start`` was
+        called then, and the caller is cancelled all the same.
         """
         if line not in self._lines and not held():
             start()

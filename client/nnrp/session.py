@@ -202,7 +202,8 @@ class NnrpSession:
         options: SubmitOptions = _PLAIN,
     ) -> Submission:
         """Submit an operation: one payload under the session's default schema, or typed payloads as they are. Waits for
-        credit, and for the connection while it is being made again; cancelled meanwhile, nothing was sent.
+        credit, and for the connection while it is being made again; cancelled meanwhile, nothing was sent, or it is
+        cancelled at the server too.
 
         Raises `NnrpSessionOver`, `NnrpConnectionLost`, and ``NnrpLocalError`` for what may not be sent.
         """
@@ -230,9 +231,14 @@ class NnrpSession:
         if not connection.credit.waits(self) and not self._held(options):
             return self._start(metadata, body, options)
         made: list[Submission] = []
-        await connection.credit.start(
-            self, lambda: self._held(options), lambda: made.append(self._start(metadata, body, options))
-        )
+        try:
+            await connection.credit.start(
+                self, lambda: self._held(options), lambda: made.append(self._start(metadata, body, options))
+            )
+        except BaseException:
+            if made:
+                made[0].cancel()
+            raise
         return made[0]
 
     async def request(self, payload: Payload, *, kind: PayloadKind = PayloadKind.TOKEN_CHUNK) -> Result:
@@ -252,8 +258,9 @@ class NnrpSession:
         reason: CancelReason = CancelReason.USER,
     ) -> list[Submission]:
         """Cancel what the scope reaches; returns what it was. While the connection is being made again, that is done when it
-        is there. Raises ``NnrpError`` when the scope names nothing."""
-        self._check()
+        is there. Raises ``NnrpError`` when the scope names nothing, and `NnrpSessionOver`; not while the session drains."""
+        if self._over is not None:
+            raise self._over
         machine = self._connection.machine
         if machine is None or not self._attached:
             reached = self.machine.operations.cancel(scope, operation_id, group_id)

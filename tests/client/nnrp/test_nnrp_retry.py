@@ -14,6 +14,8 @@ import trio.testing
 
 from client.backoff import ReconnectPolicy
 from client.nnrp import NnrpConnection, NnrpOperationEnded, NnrpOptions, NnrpRefused, NnrpSessionOver, open_nnrp
+from client.nnrp.transport import PacketTransport
+from protocol.layout import Buffer
 from protocol.nnrp.enums import (
     BackpressureLevel,
     ErrorCode,
@@ -40,8 +42,33 @@ POLICY = ReconnectPolicy(base=0.5, maximum=4.0, jitter=0.0, give_up_after=60.0)
 OPTIONS = NnrpOptions(reconnect=POLICY)
 
 
+class Unordered(PacketTransport):
+    """Says of a stream that packets overtake each other on it, as on QUIC with a stream for every answer."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    @property
+    def ordered(self) -> bool:
+        return False
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return bytes(await self._stream.receive_some(max_bytes))
+
+    async def send_all(self, data: Buffer) -> None:
+        await self._stream.send_all(data)
+
+    async def part(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 @asynccontextmanager
-async def connected(scripts: Sequence[Script], options: NnrpOptions = OPTIONS) -> AsyncIterator[NnrpConnection]:
+async def connected(
+    scripts: Sequence[Script], options: NnrpOptions = OPTIONS, *, ordered: bool = True
+) -> AsyncIterator[NnrpConnection]:
     """One script for each connection, in their order; a connection ends with its script."""
     waiting = list(scripts)
 
@@ -56,7 +83,7 @@ async def connected(scripts: Sequence[Script], options: NnrpOptions = OPTIONS) -
             await trio.lowlevel.checkpoint()
             ours, theirs = trio.testing.memory_stream_pair()
             nursery.start_soon(serve, theirs, waiting.pop(0))
-            return ours
+            return ours if ordered else Unordered(ours)
 
         async with open_nnrp("tcp://127.0.0.1", attrs.evolve(options, connect=connect)) as connection:
             yield connection
