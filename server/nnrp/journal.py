@@ -31,7 +31,7 @@ class Journal:
     """A bounded record of result packets, in the order they were sent. The protocol has no acknowledgement for them: what
     a client has seen is learnt when it resumes."""
 
-    __slots__ = ("_bytes", "_entries", "_max_bytes", "_max_entries", "lost_through")
+    __slots__ = ("_bytes", "_entries", "_max_bytes", "_max_entries", "lost_operation_id", "lost_through")
 
     def __init__(self, max_entries: int, max_bytes: int) -> None:
         self._max_entries = max_entries
@@ -40,6 +40,8 @@ class Journal:
         self._bytes = 0
         self.lost_through = 0
         """The highest event id that was let go of for want of room, 0 when nothing was."""
+        self.lost_operation_id = 0
+        """The highest operation that had such an event."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -54,7 +56,9 @@ class Journal:
         self._entries.append(Entry(event_id, operation_id, parts, size, numbered))
         self._bytes += size
         while self._entries and (len(self._entries) > self._max_entries or self._bytes > self._max_bytes):
-            self.lost_through = max(self.lost_through, self._drop_first().event_id)
+            lost = self._drop_first()
+            self.lost_through = max(self.lost_through, lost.event_id)
+            self.lost_operation_id = max(self.lost_operation_id, lost.operation_id)
 
     def take(self, plan: RedeliveryPlan) -> list[Entry]:
         """What ``plan`` sends again. What lies before that has been seen, and is forgotten."""

@@ -168,6 +168,8 @@ def _resumable(held: ServedSession, presented: bytes) -> Resumable:
         resume_enabled=held.machine.closing is None,
         expires_at=held.expires_at,
         oldest_event_id=_oldest_event_id(held),
+        # Whoever follows a session of others without a cursor asks for what is to come.
+        lost_operation_id=0 if held.journal is None or held.follower is not None else held.journal.lost_operation_id,
     )
 
 

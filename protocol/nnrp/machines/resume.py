@@ -67,6 +67,7 @@ class Resumable:
 
     ``token`` None: used up, or never given. ``expires_at`` is a monotonic instant, ``math.inf`` while a connection is
     attached. ``oldest_event_id`` is the first the ring still has, 0 when the ring is empty and never lost anything.
+    ``lost_operation_id`` is the highest operation of which it has lost something, 0 for none.
     """
 
     session_id: int
@@ -78,13 +79,12 @@ class Resumable:
     resume_enabled: bool = True
     expires_at: float = math.inf
     oldest_event_id: int = 0
+    lost_operation_id: int = 0
 
 
 @attrs.frozen(slots=True)
 class RedeliveryPlan:
-    """``position`` is the cursor or the watermark. ``first_available`` is set when the ring lost events the cursor asks
-    for: an ERROR of scope session then names it, and the client rebuilds its state (nnrp-extensions, Resume watermark).
-    """
+    """``position`` is the cursor or the watermark. ``first_available`` is set when the ring lost events that they ask for: an ERROR of scope session then names it, and the client rebuilds its state (nnrp-extensions, Resume watermark)."""
 
     redelivery: Redelivery
     position: int = 0
@@ -145,9 +145,12 @@ def _plan(request: ResumeRequest, held: Resumable, watermark_granted: bool) -> R
         if cursor + 1 < held.oldest_event_id:
             return RedeliveryPlan(Redelivery.AFTER_EVENT, held.oldest_event_id - 1, held.oldest_event_id)
         return RedeliveryPlan(Redelivery.AFTER_EVENT, cursor)
-    if watermark_granted and request.resume_from_operation_id:
-        return RedeliveryPlan(Redelivery.AFTER_OPERATION, request.resume_from_operation_id)
-    return RedeliveryPlan(Redelivery.UNFINISHED)
+    if not watermark_granted:
+        # A client that can name no position may have had what was lost.
+        return RedeliveryPlan(Redelivery.UNFINISHED)
+    watermark = request.resume_from_operation_id
+    gap = held.oldest_event_id if held.lost_operation_id > watermark else None
+    return RedeliveryPlan(Redelivery.AFTER_OPERATION if watermark else Redelivery.UNFINISHED, watermark, gap)
 
 
 class ResumeOutcome(IntEnum):

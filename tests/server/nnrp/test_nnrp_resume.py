@@ -116,8 +116,10 @@ async def test_resume_by_cursor_redelivers_exactly_what_comes_after_it() -> None
             await peer.nothing_comes()
 
 
-async def test_a_gap_is_said() -> None:
-    """nnrp-extensions: the cursor lies below what is held → ERROR, scope session, not fatal, naming the first id."""
+@pytest.mark.parametrize("position", [ResumeFrom(last_event_id=1), ResumeFrom(), None], ids=["cursor", "zero", "none"])
+async def test_a_gap_is_said(position: ResumeFrom | None) -> None:
+    """nnrp-extensions: the cursor lies below what is held, or everything is asked for and not everything is held → ERROR, scope
+    session, not fatal, naming the first id. So nobody waits for what is gone (nnrp-wire 13.4)."""
     policy = ServingPolicy(journal_entries=2)
     async with serving_nnrp(policy) as served:
         async with lost(served) as peer:
@@ -126,7 +128,7 @@ async def test_a_gap_is_said() -> None:
             for _ in range(5):
                 await peer.receive(MessageType.RESULT_PUSH)
         async with served.peer() as peer:
-            await peer.open(RESUMABLE, token=token, features=ALL_FEATURES, resume_from=ResumeFrom(last_event_id=1))
+            await peer.open(RESUMABLE, token=token, features=ALL_FEATURES, resume_from=position)
             packet = await peer.receive(MessageType.ERROR)
             assert isinstance(packet.metadata, Error)
             assert packet.metadata.error_code == SessionErrorCode.RESUME_REJECTED

@@ -339,6 +339,18 @@ def test_what_is_sent_again(
 
 
 @pytest.mark.parametrize(
+    ("watermark", "granted", "gap"), [(0, True, 50), (6, True, 50), (7, True, None), (0, False, None), (6, False, None)]
+)
+def test_a_gap_is_named_without_a_cursor_too(watermark: int, granted: bool, gap: int | None) -> None:
+    """nnrp-extensions Resume watermark: something is gone of an operation that is to be redelivered; operation 7 was the last
+    to lose anything."""
+    request = attrs.evolve(ASK, resume_from_operation_id=watermark)
+    plan = decide_resume(request, attrs.evolve(HELD, lost_operation_id=7), 0.0, watermark_granted=granted).plan
+    assert plan is not None
+    assert plan.first_available == gap
+
+
+@pytest.mark.parametrize(
     ("status", "flags", "code", "outcome"),
     [
         (SessionStatus.OPENED, 1, 0, ResumeOutcome.RESUME_ENABLED),
