@@ -560,7 +560,7 @@ class Config:
     )
     nnrp_handshake_timeout_ms: int = setting(
         10_000,
-        "A connection that has opened nothing is closed after this time.",
+        "A connection that has sent neither a hello nor a SESSION_OPEN is closed after this time.",
         section=Section.NNRP,
         unit="ms",
         minimum=1,
