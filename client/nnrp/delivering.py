@@ -155,11 +155,7 @@ def _cache_answer(event: events.CacheAnswered) -> bool:
 def _close_progress(event: events.SessionCloseProgress) -> bool:
     session = event.session.attachment
     if event.step.closed and isinstance(session, NnrpSession):
-        error = NnrpSessionOver("the session was closed")
-        for operation in event.step.abandoned:
-            if isinstance(sent := operation.attachment, Sent):
-                sent.submission.finish(error)
-        session.fail(error)
+        session.end(event.step)
     return True
 
 

@@ -45,6 +45,7 @@ from protocol.nnrp.enums import (
 )
 from protocol.nnrp.errors import NnrpLocalError
 from protocol.nnrp.header import HEADER_BYTES
+from protocol.nnrp.machines.closing import CloseStep
 from protocol.nnrp.machines.operation import Operation
 from protocol.nnrp.machines.patching import SessionSettings
 from protocol.nnrp.machines.session import Session
@@ -150,6 +151,8 @@ class NnrpSession:
         self._unsent: list[tuple[Operation, Sent]] = []
         self._closing = False
         self._closed: trio.Event | None = None
+        self._close_with: tuple[InFlightPolicy, int] | None = None
+        """Policy and milliseconds to drain of the SESSION_CLOSE that is to be said on every connection until it is answered."""
         self._cache: NnrpCache | None = None
         self._patches: list[_Patch] = []
         self._template: Template[FrameSubmit] | None = None
@@ -317,33 +320,28 @@ class NnrpSession:
     async def close(
         self, *, policy: InFlightPolicy = InFlightPolicy.DRAIN, drain_timeout_ms: int = 0, patience: float = 10.0
     ) -> None:
-        """Close the session and wait until the server has confirmed it, at most ``patience`` seconds past the drain.
-        Idempotent."""
+        """Close the session and wait until the server has confirmed it, at most ``patience`` seconds past the drain. Where its
+        connection is lost meanwhile it is closed on the next one. Idempotent; cancelled, the session is over all the same."""
         machine = self._connection.machine
-        if drain_timeout_ms and policy is InFlightPolicy.DRAIN and machine is not None and not machine.ordered:
-            # SESSION_CLOSE could overtake the submits it is to drain: they are waited for here.
-            self._closing = True
-            with trio.move_on_after(drain_timeout_ms / 1000):
-                for operation in self._live():
-                    if isinstance(sent := operation.attachment, Sent):
-                        await sent.submission.wait_over()
-            drain_timeout_ms, machine = 0, self._connection.machine
-        if self._over is None and machine is not None and self._attached:
-            if self.machine.open:
-                machine.close_session(
-                    self.machine,
-                    trio.current_time(),
-                    reason=CloseReason.NORMAL,
-                    policy=policy,
-                    drain_timeout_ms=drain_timeout_ms,
-                )
-                self._connection.flush()
-            if self._over is None:
-                if self._closed is None:
-                    self._closed = trio.Event()
-                with trio.move_on_after(patience + drain_timeout_ms / 1000):
-                    await self._closed.wait()
-        self.fail(NnrpSessionOver("the session was closed"))
+        try:
+            if drain_timeout_ms and policy is InFlightPolicy.DRAIN and machine is not None and not machine.ordered:
+                # SESSION_CLOSE could overtake the submits it is to drain: they are waited for here.
+                self._closing = True
+                with trio.move_on_after(drain_timeout_ms / 1000):
+                    for operation in self._live():
+                        if isinstance(sent := operation.attachment, Sent):
+                            await sent.submission.wait_over()
+                drain_timeout_ms, machine = 0, self._connection.machine
+            if self._over is None and machine is not None and self._attached:
+                self._close_with = (policy, drain_timeout_ms)
+                self._ask_close()
+                if self._over is None:
+                    if self._closed is None:
+                        self._closed = trio.Event()
+                    with trio.move_on_after(patience + drain_timeout_ms / 1000):
+                        await self._closed.wait()
+        finally:
+            self.fail(NnrpSessionOver("the session was closed"))
 
     async def __aenter__(self) -> NnrpSession:
         return self
@@ -371,6 +369,14 @@ class NnrpSession:
             if isinstance(sent := operation.attachment, Sent):
                 sent.submission.finish(error)
         self._connection.forget(self, error)
+
+    def end(self, step: CloseStep) -> None:
+        """A close is over, ours or the server's, and with it what it has cut off."""
+        error = NnrpSessionOver("the session was closed")
+        for operation in step.abandoned:
+            if isinstance(sent := operation.attachment, Sent):
+                sent.submission.finish(error)
+        self.fail(error)
 
     def take_hint(self, hint: ResultHint, frame_id: int) -> None:
         self.hint = hint
@@ -426,6 +432,7 @@ class NnrpSession:
                     self._cancel_again(each)
                 if not sent.submission.partials:
                     once.append(each)
+        self._ask_close()
         return once
 
     @property
@@ -442,6 +449,7 @@ class NnrpSession:
         False when it has to wait. The server ignores what had arrived the first time: the header says that this is the
         second. It may not have arrived, and then needs the credit that there is now."""
         if not self.unsent:
+            self._ask_close()
             return False
         operation, sent = self._unsent[0]
         if self.machine.hold_again(operation, len(self._unsent), everywhere) is not None:
@@ -459,6 +467,28 @@ class NnrpSession:
             self._unsent.insert(0, (operation, sent))
 
     # Inside
+
+    def _ask_close(self) -> None:
+        """Say SESSION_CLOSE where it is wanted and was not said on this connection: behind what is to be sent again and then
+        drained; what would be cut is not sent again."""
+        machine = self._connection.machine
+        if self._close_with is None or machine is None or not (self._attached and self.machine.open):
+            return
+        policy, drain_timeout_ms = self._close_with
+        if policy is InFlightPolicy.ABORT or not drain_timeout_ms:
+            self._unsent = []
+        elif self._unsent:
+            return
+        step = machine.close_session(
+            self.machine,
+            trio.current_time(),
+            reason=CloseReason.NORMAL,
+            policy=policy,
+            drain_timeout_ms=drain_timeout_ms,
+        )
+        self._connection.flush()
+        if step.closed:
+            self.end(step)
 
     def _live(self) -> list[Operation]:
         return list(self.machine.operations) if self.machine.in_flight else []
