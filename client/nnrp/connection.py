@@ -311,6 +311,7 @@ class NnrpConnection:
         if self._sessions.get(session.session_id) is session:
             del self._sessions[session.session_id]
         self.credit.fail(session, error)
+        self.go_on()
 
     def send_again(self, session: NnrpSession) -> None:
         """It has operations that are to be sent again, as credit allows: from the next ``go_on`` on."""
@@ -318,6 +319,8 @@ class NnrpConnection:
 
     def go_on(self) -> None:
         """There may be credit: for what was in flight when the connection was lost, then for what waits."""
+        if self._closing or self.machine is None:
+            return
         if self.resuming:
             self.resuming = any(not each.attached for each in self._sessions.values())
         if self._resumed:

@@ -15,7 +15,7 @@ from client.nnrp.errors import NnrpClientError, NnrpConnectionLost, NnrpRefused,
 from client.nnrp.link import Link
 from client.nnrp.options import NnrpOptions
 from client.nnrp.session import NnrpSession
-from protocol.nnrp.enums import InFlightPolicy, OperationFeatures, SessionErrorCode, SessionStatus
+from protocol.nnrp.enums import ConnectionState, InFlightPolicy, OperationFeatures, SessionErrorCode, SessionStatus
 from protocol.nnrp.errors import NnrpLocalError, Outcome
 from protocol.nnrp.machines.events import SessionOpened, SessionRefused
 from protocol.nnrp.machines.operation import Operation
@@ -132,7 +132,6 @@ class Openings:
     def _resume(self, opening: _Opening) -> None:
         session = opening.resumed
         assert session is not None
-        self._waiting.append(opening)
         features = OperationFeatures(session.machine.terms.features)
         watermark = ResumeFrom(last_event_id=session.last_event_id) if features else None
         opening.link.machine.open_session(
@@ -142,6 +141,7 @@ class Openings:
             features=features,
             resume_from=watermark,
         )
+        self._waiting.append(opening)
 
     # What happens
 
@@ -182,7 +182,6 @@ class Openings:
             delay = self._resume_delay(opening, session, answer)
             if delay is None:
                 session.fail(NnrpSessionOver("the session could not be resumed"))
-                self._connection.go_on()
             else:
                 self._nursery.start_soon(self._resume_again, opening, session, delay)
         opening.answered.set()
@@ -224,15 +223,15 @@ class Openings:
         return None
 
     async def _resume_again(self, opening: _Opening, session: NnrpSession, delay: float) -> None:
-        """Ask once more after ``delay`` seconds. Once the connection is over this is nothing to see to: the next one asks for
-        every session that there is."""
+        """Ask once more after ``delay`` seconds. Once the connection is over, or closing, this is nothing to see to: the next one
+        asks for every session that there is."""
         link = opening.link
         while not link.done.is_set():
             with trio.move_on_after(delay):
                 await link.done.wait()
             if session.over or session.attached:
                 return
-            if self._connection.machine is link.machine:
+            if self._connection.machine is link.machine and link.machine.state is ConnectionState.OPEN:
                 once_more = _Opening(link, opening.request, session, opening.again, opening.backoff)
                 self._resume(once_more)
                 self._nursery.start_soon(self._watch, (once_more,))
@@ -245,7 +244,6 @@ class Openings:
         for opening in openings:
             if not opening.answered.is_set() and opening.resumed is not None:
                 opening.resumed.fail(NnrpConnectionLost("the server did not answer the resume in time"))
-                self._connection.go_on()
 
     async def _watch_once(self, session: NnrpSession, operations: list[Operation]) -> None:
         """What is sent once may have been lost with its connection: it is waited for no longer than any answer, and with a budget

@@ -29,7 +29,7 @@ from protocol.nnrp.enums import (
     SessionStatus,
     UpdateReason,
 )
-from protocol.nnrp.messages import Error, FlowUpdate, ResultPush, SessionOpenAck
+from protocol.nnrp.messages import Close, Error, FlowUpdate, ResultPush, SessionOpenAck
 from tests.client.nnrp.test_nnrp_bad_servers import HELLO_ACK, OPENED, Script, Server
 from tests.support.nnrp import raw
 
@@ -153,6 +153,72 @@ async def test_a_session_that_is_closed_while_its_resume_is_put_off(autojump_clo
         assert asked
         await trio.sleep(300)
         assert len(seen) == asked
+
+
+RESUMED = RESUMABLE.replace(session_status=SessionStatus.RESUMED)
+
+
+async def opens_two_and_is_lost(server: Server) -> None:
+    await server.greet()
+    for session_id in (1, 2):
+        await server.open(RESUMABLE.replace(session_id=session_id), b"abc")
+    await server.expect(MessageType.FRAME_SUBMIT)
+
+
+async def test_a_resume_that_is_put_off_while_the_server_closes(autojump_clock: trio.testing.MockClock) -> None:
+    """13.1: no SESSION_OPEN while the connection drains. The session is asked for on the next one."""
+
+    async def closes(server: Server) -> None:
+        await server.greet()
+        await server.open(RESUMED, b"def")
+        await server.open(LATER)
+        await server.stream.send_all(raw(Close()))
+        await trio.sleep(3)
+        await answer(server)
+        with pytest.raises(EOFError):
+            await server.expect(MessageType.SESSION_OPEN)
+
+    async def resumes(server: Server) -> None:
+        await server.greet()
+        await server.open(RESUMED.replace(session_id=2), b"ghi")
+        await server.rest()
+
+    async with connected([opens_two_and_is_lost, closes, resumes]) as connection:
+        running, put_off = [await connection.open_session(resumable=True) for _ in range(2)]
+        assert (await running.request(b"x")).final
+        await trio.sleep(10)
+        assert put_off.token == b"ghi"
+        assert connection.reconnects == 2
+
+
+async def test_credit_of_a_session_that_is_closed_while_its_resume_is_put_off(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """13.6: what it had in flight was counted, because it was to come back. Now it is not, and who waits for that hears of it."""
+
+    async def puts_the_first_off(server: Server) -> None:
+        await server.expect(MessageType.CLIENT_HELLO)
+        await server.stream.send_all(raw(HELLO_ACK.replace(max_concurrent_frames=1)))
+        await server.open(LATER)
+        await server.open(RESUMED.replace(session_id=2), b"def")
+        header = await server.expect(MessageType.FRAME_SUBMIT)
+        assert header.session_id == 2
+        done = ResultPush(active_profile_id=2, payload_kind_bitmap=PayloadKind.TOKEN_CHUNK)
+        await server.stream.send_all(raw(done, session_id=2, frame_id=header.frame_id))
+        await server.rest()
+
+    options = NnrpOptions(reconnect=ReconnectPolicy(base=100.0, maximum=100.0, jitter=0.0))
+    async with connected([opens_two_and_is_lost, puts_the_first_off], options) as connection:
+        put_off, idle = [await connection.open_session(resumable=True) for _ in range(2)]
+        await put_off.submit(b"x")
+        await trio.sleep(1)
+        assert (put_off.attached, idle.attached) == (False, True)
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(idle.request, b"y")
+                await trio.sleep(1)
+                assert not idle.in_flight
+                await put_off.close()
 
 
 async def test_an_open_that_is_put_off(autojump_clock: trio.testing.MockClock) -> None:
