@@ -11,7 +11,16 @@ import trio
 from protocol.errors import Reach
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import CancelReason as WireReason
-from protocol.nnrp.enums import CloseReason, ConnectionState, HeaderFlags, InFlightPolicy, MessageType, TransportId
+from protocol.nnrp.enums import (
+    CloseReason,
+    ConnectionState,
+    ErrorCode,
+    HeaderFlags,
+    InFlightPolicy,
+    MessageType,
+    OperationState,
+    TransportId,
+)
 from protocol.nnrp.errors import NnrpError, Outcome
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
@@ -29,7 +38,7 @@ from server.nnrp.migrating import answer_migrate
 from server.nnrp.opening import open_session
 from server.nnrp.policy import Principal
 from server.nnrp.receiving import receive_some
-from server.nnrp.running import Running, answer_at_once
+from server.nnrp.running import Running, answer_at_once, finish
 from server.nnrp.session import Doubt, ServedSession
 from server.nnrp.submit import Submit
 from server.nnrp.transport import STRANGER_BYTES, PacketTransport
@@ -304,15 +313,18 @@ class Link:
             self.service.registry.settle_doubt(each)
 
     def _is_known(self, raw: RawPacket) -> bool:
-        """Whether a submit that says it is sent again did arrive the first time: then it is ignored, so that a client that
-        lost its connection can send again what it has no answer to, and nothing runs twice."""
+        """Whether a submit that says it is sent again did arrive the first time, and its end comes on this connection: then it is
+        ignored, so that a client that lost its connection can send again what it has no answer to, and nothing runs twice."""
         header = raw.header
         if header.msg_type is not MessageType.FRAME_SUBMIT:
             return False
         machine = self.machine.sessions.get(header.session_id)
         session = None if machine is None else machine.attachment
         return (
-            isinstance(session, ServedSession) and session.received is not None and header.frame_id in session.received
+            isinstance(session, ServedSession)
+            and session.received is not None
+            and header.frame_id in session.received
+            and session.brings_end_of(header.frame_id)
         )
 
     def _note(self, fault: NnrpError) -> None:
@@ -401,11 +413,15 @@ def _act_on_submit(link: Link, event: events.SubmitReceived, now: float) -> None
     session = machine.attachment
     if not isinstance(session, ServedSession):
         session = link.service.new_session(machine, link, link.principal or b"")
-    if session.received is not None:
-        session.received.add(operation.frame_id)
     replaced = event.superseded
     if replaced is not None and isinstance(replaced.attachment, Running):
         replaced.attachment.cancel(CancelReason.SUPERSEDED)
+    if session.received is not None:
+        if packet.header.flags & HeaderFlags.RETRANSMIT and operation.frame_id in session.received:
+            # It has been here, and how it ended is gone (`_is_known`): it does not run twice.
+            finish(session, operation, OperationState.FAILED, None, now=now, error_code=int(ErrorCode.FRAME_EXPIRED))
+            return
+        session.received.add(operation.frame_id)
     metadata, content = packet.metadata, packet.content
     assert isinstance(metadata, FrameSubmit)
     assert isinstance(content, DataBody)

@@ -14,13 +14,15 @@ __all__ = ["Entry", "Journal"]
 
 @attrs.frozen(slots=True)
 class Entry:
-    """One RESULT_PUSH or RESULT_DROP, as bytes. One that is no event (not ``numbered``) stands behind the event named."""
+    """One RESULT_PUSH or RESULT_DROP, as bytes. One that says no event id (not ``numbered``) stands behind the event named.
+    ``ends`` is the frame whose terminal message it is, 0 where more comes."""
 
     event_id: int
     operation_id: int
     parts: tuple[Buffer, ...]
     size: int
     numbered: bool = True
+    ends: int = 0
 
     def seen(self, position: int) -> bool:
         """Whether a client whose last event is ``position`` has certainly got this."""
@@ -41,7 +43,7 @@ class Journal:
         self.lost_through = 0
         """The highest event id that was let go of for want of room, 0 when nothing was."""
         self.lost_operation_id = 0
-        """The highest operation that had such an event."""
+        """The highest operation that had such an event, of those that had said their id."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -51,14 +53,17 @@ class Journal:
         """For `Resumable.oldest_event_id`: the first id that can still be asked for, 0 when nothing was ever lost."""
         return self.lost_through + 1 if self.lost_through else 0
 
-    def add(self, event_id: int, operation_id: int, parts: tuple[Buffer, ...], *, numbered: bool = True) -> None:
+    def add(
+        self, event_id: int, operation_id: int, parts: tuple[Buffer, ...], *, numbered: bool = True, ends: int = 0
+    ) -> None:
         size = sum([len(part) for part in parts])
-        self._entries.append(Entry(event_id, operation_id, parts, size, numbered))
+        self._entries.append(Entry(event_id, operation_id, parts, size, numbered, ends))
         self._bytes += size
         while self._entries and (len(self._entries) > self._max_entries or self._bytes > self._max_bytes):
             lost = self._drop_first()
             self.lost_through = max(self.lost_through, lost.event_id)
-            self.lost_operation_id = max(self.lost_operation_id, lost.operation_id)
+            if lost.numbered:
+                self.lost_operation_id = max(self.lost_operation_id, lost.operation_id)
 
     def take(self, plan: RedeliveryPlan) -> list[Entry]:
         """What ``plan`` sends again. What lies before that has been seen, and is forgotten."""

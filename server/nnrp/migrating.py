@@ -17,7 +17,7 @@ from protocol.nnrp.machines.events import MigrateReceived
 from protocol.nnrp.machines.migration import MigrationRefusal, decide_migration
 from protocol.nnrp.machines.resume import Redelivery, RedeliveryPlan
 from protocol.nnrp.messages import SessionMigrate
-from server.nnrp.opening import take_over
+from server.nnrp.opening import take_again, take_over
 from server.nnrp.session import ServedSession
 from server.telemetry import log
 
@@ -86,7 +86,7 @@ def _move(link: Link, held: ServedSession, last_result: int) -> None:
     link.service.registry.attach(held)
     link.flush()
     plan = RedeliveryPlan(Redelivery.AFTER_OPERATION, last_result)
-    again = [] if held.journal is None else held.journal.take(plan)
+    again = take_again(held, plan)
     for entry in again:
         link.writer.write(entry.parts, result=True)
     log.info(

@@ -35,7 +35,7 @@ from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import Error, SessionOpen
 from protocol.nnrp.packet import Packet
 from server.nnrp.announcing import announce_schemas
-from server.nnrp.journal import Journal
+from server.nnrp.journal import Entry, Journal
 from server.nnrp.policy import Principal
 from server.nnrp.session import Doubt, ServedSession
 from server.telemetry import log
@@ -43,7 +43,7 @@ from server.telemetry import log
 if TYPE_CHECKING:
     from server.nnrp.driver import Link
 
-__all__ = ["open_session", "take_over", "tell_gap"]
+__all__ = ["open_session", "take_again", "take_over", "tell_gap"]
 
 FORMER_TOKENS: Final = 4
 """Of one session: a client that loses more answers in a row and hears one of them too late begins anew."""
@@ -168,14 +168,21 @@ def _resumable(held: ServedSession, presented: bytes) -> Resumable:
         resume_enabled=held.machine.closing is None,
         expires_at=held.expires_at,
         oldest_event_id=_oldest_event_id(held),
-        # Whoever follows a session of others without a cursor asks for what is to come.
-        lost_operation_id=0 if held.journal is None or held.follower is not None else held.journal.lost_operation_id,
+        lost_operation_id=_lost_operation_id(held),
     )
 
 
 def _oldest_event_id(held: ServedSession) -> int:
     oldest = 0 if held.journal is None else held.journal.oldest_event_id
     return oldest if held.follower is None else max(oldest, held.follower.oldest_event_id)
+
+
+def _lost_operation_id(held: ServedSession) -> int:
+    """Nothing is lost to whoever follows a session of others without a cursor: it asks for what is to come. Nor is it known of a
+    client that is told no ids: it may have everything."""
+    if held.journal is None or held.follower is not None or not held.tells_state:
+        return 0
+    return held.journal.lost_operation_id
 
 
 def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: RedeliveryPlan, used: bytes) -> None:
@@ -205,7 +212,7 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     announce_schemas(link, machine)
     if plan.first_available is not None:
         tell_gap(link, machine.session_id, plan.first_available)
-    again = [] if held.journal is None else held.journal.take(plan)
+    again = take_again(held, plan)
     if held.follower is not None:
         again = held.follower.resume(plan, again)
     for entry in again:
@@ -239,6 +246,15 @@ def take_over(link: Link, held: ServedSession, machine: Session) -> None:
     machine.attachment = held
     link.service.count_class(held, machine)
     held.machine, held.link = machine, link
+
+
+def take_again(held: ServedSession, plan: RedeliveryPlan) -> list[Entry]:
+    """What is sent again on the connection that has taken the session over."""
+    again = [] if held.journal is None else held.journal.take(plan)
+    held.coming = {each.ends for each in again}
+    if held.machine.in_flight:
+        held.coming.update([each.frame_id for each in held.machine.operations])
+    return again
 
 
 def tell_gap(link: Link, session_id: int, first: int) -> None:

@@ -203,7 +203,7 @@ class Running:
             event_id=event_id,
             applied=applied,
         )
-        session.send(lead + parts, self._operation, event_id)
+        session.send(lead + parts, self._operation, event_id, flat=answer.flat)
 
     def _end(self, submit: Submit, answer: Answer | None, failure: OperationFailed | None) -> None:
         reason = self.record.cancel_reason
@@ -269,7 +269,7 @@ class Running:
         if operation.ended or session.over:
             return BudgetEnding(None)
         found = session.reusable(submit) if LatestResults.wanted(submit) else None
-        flat = self._kept is not None and self._kept.tensor is not None and not self._kept.payloads
+        flat = self._kept is not None and self._kept.flat
         ending = settle_budget(
             int(submit.metadata.budget_policy),
             Stock(
@@ -351,7 +351,7 @@ def finish(
             parts = _push_or_drop(session, operation, answer, times, event_id, applied, reused_frame_id)
         else:
             parts = drop_parts(machine, operation, error_code=error_code, event_id=event_id)
-        session.send(lead + parts if lead else parts, operation, event_id)
+        session.send(lead + parts if lead else parts, operation, event_id, flat=answer is not None and answer.flat)
     if link is not None and (link.machine.has_messages() or machine.state is not _OPEN):
         link.flush()
         link.after_settle(session)

@@ -50,6 +50,7 @@ class ServedSession:
 
     __slots__ = (
         "_latest",
+        "coming",
         "doubt",
         "expires_at",
         "follower",
@@ -74,6 +75,9 @@ class ServedSession:
         self.journal: Journal | None = None
         self.received: RisingIds | None = None
         """Frame ids of every submit that was accepted, over all connections; kept where the session can be resumed."""
+        self.coming: set[int] = set()
+        """Frames of earlier connections whose terminal message the present one brings: they were in flight when it took the
+        session over, or had ended and are sent again."""
         self.token: bytes | None = None
         self.doubt: Doubt | None = None
         """Set by a resume, until something shows that its answer, with the new token, has arrived."""
@@ -107,6 +111,10 @@ class ServedSession:
     def tells_state(self) -> bool:
         return bool(self.machine.terms.features & int(OperationFeatures.OPERATION_STATE))
 
+    def brings_end_of(self, frame_id: int) -> bool:
+        """Whether the present connection brings, or has brought, the terminal message of a frame that has arrived."""
+        return frame_id in self.coming or self.machine.operations.used_frame(frame_id)
+
     def running(self) -> list[Running]:
         """What is being carried out, in the order of the submits."""
         if not self.machine.in_flight:
@@ -123,9 +131,9 @@ class ServedSession:
         self.last_event_id += 1
         return self.last_event_id
 
-    def send(self, parts: list[Buffer], operation: Operation, event_id: int) -> None:
+    def send(self, parts: list[Buffer], operation: Operation, event_id: int, *, flat: bool = False) -> None:
         """Keep a result packet for redelivery, and send it if anybody is there. Of an operation whose results are sent once
-        only its end is kept: that it has ended, without them."""
+        only its end is kept: that it has ended, without them. One that is ``flat`` (`Answer.flat`) does not say its id."""
         if self.journal is not None and (operation.settled or not operation.sent_once):
             kept = parts
             if operation.sent_once:
@@ -137,7 +145,11 @@ class ServedSession:
                     event_id=event_id,
                 )
             self.journal.add(
-                event_id or self.last_event_id, operation.operation_id, tuple(kept), numbered=event_id != 0
+                event_id or self.last_event_id,
+                operation.operation_id,
+                tuple(kept),
+                numbered=event_id != 0 and (not flat or operation.sent_once),
+                ends=operation.frame_id if operation.settled else 0,
             )
         if self.follower is not None and self.follower.keep_back(event_id, parts):
             return

@@ -85,6 +85,11 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the event in an engine session's ring that this is, 0 where there is none."""
 
     @property
+    def flat(self) -> bool:
+        """Whether it goes as a tensor and nothing else, in the form that has no place for an event id (nnrp-wire 8.1)."""
+        return self.tensor is not None and not self.payloads
+
+    @property
     def size(self) -> int:
         """Bytes of its payloads."""
         sections = () if self.tensor is None else self.tensor.sections

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from client.nnrp.results import drop_details
 from protocol.nnrp.enums import (
     CancelScopeKind,
     ErrorCode,
@@ -19,12 +20,15 @@ from protocol.nnrp.enums import (
     FlowScope,
     HeaderFlags,
     MessageType,
+    OperationFeatures,
     SessionErrorCode,
     SessionFlags,
     SessionStatus,
     UpdateReason,
 )
 from protocol.nnrp.extensions import ALL_FEATURES, ControlExtension, pack_extensions
+from protocol.nnrp.machines import closing
+from protocol.nnrp.machines.layers.core import ConnectionLimits
 from protocol.nnrp.machines.opening import OpenPolicy
 from protocol.nnrp.messages import (
     Close,
@@ -37,6 +41,7 @@ from protocol.nnrp.messages import (
     SessionOpenAck,
 )
 from protocol.nnrp.packet import Packet
+from protocol.nnrp.tensor import TensorBody
 from protocol.nnrp.vendor import CancelScope, ResumeFrom, SubmitContext
 from server.nnrp.policy import ServingPolicy, token_check
 from server.nnrp.submit import Answer, Emit, Submit
@@ -135,6 +140,39 @@ async def test_a_gap_is_said(position: ResumeFrom | None) -> None:
             assert not packet.metadata.is_fatal
             assert b"4" in bytes(packet.body)
             assert len([await peer.receive(MessageType.RESULT_PUSH) for _ in range(2)]) == 2
+
+
+async def test_no_gap_is_said_to_who_is_told_no_ids() -> None:
+    """nnrp-extensions, Resume watermark: without operation_state its cursor is always 0, whatever it has seen."""
+    features = ALL_FEATURES & ~OperationFeatures.OPERATION_STATE
+    async with serving_nnrp(ServingPolicy(journal_entries=2)) as served:
+        async with lost(served) as peer:
+            token = token_of(await peer.open(RESUMABLE, features=features))
+            await peer.submit(1, b"partial=5;abcdefgh", session_id=5, context=SubmitContext(1))
+            for _ in range(5):
+                await peer.receive(MessageType.RESULT_PUSH)
+        async with served.peer() as peer:
+            await peer.open(RESUMABLE, token=token, features=features, resume_from=ResumeFrom())
+            assert len([await peer.receive(MessageType.RESULT_PUSH) for _ in range(2)]) == 2
+            await peer.nothing_comes()
+
+
+async def test_flat_tensors_that_are_kept_no_longer_are_no_gap() -> None:
+    """nnrp-wire 8.1: they have no place for an event id, so a cursor of 0 does not say that its client has not seen them."""
+
+    async def answer(submit: Submit, emit: Emit) -> Answer:
+        return Answer(tensor=TensorBody(range(0), ()))
+
+    async with serving_nnrp(ServingPolicy(journal_entries=2), functions(answer)) as served:
+        async with lost(served) as peer:
+            token = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+            for number in range(1, 5):
+                await peer.submit(number, session_id=5, context=SubmitContext(number))
+                await peer.receive(MessageType.RESULT_PUSH)
+        async with served.peer() as peer:
+            await peer.open(RESUMABLE, token=token, features=ALL_FEATURES, resume_from=ResumeFrom())
+            assert [(await peer.receive(MessageType.RESULT_PUSH)).header.frame_id for _ in range(2)] == [3, 4]
+            await peer.nothing_comes()
 
 
 @EVERYWHERE
@@ -322,11 +360,74 @@ async def test_a_submit_that_is_sent_again_runs_once() -> None:
         async with served.peer() as peer:
             await peer.open(RESUMABLE, token=token, features=ALL_FEATURES)
             for number, data in ((1, b"sleep=200;first"), (2, b"second")):
-                packet = bytearray(submit_packet(number, data, session_id=5, context=SubmitContext(number)))
-                packet[8] |= HeaderFlags.RETRANSMIT.value
-                await peer.stream.send_all(packet)
+                await submit_again(peer, number, data)
             texts = [text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in range(2)]
             assert texts == [b"second", b"sleep=200;first"]
+            for number, data in ((1, b"sleep=200;first"), (2, b"second")):
+                await submit_again(peer, number, data)
+            await peer.nothing_comes()
+
+
+async def submit_again(peer: Peer, number: int, data: bytes) -> None:
+    packet = bytearray(submit_packet(number, data, session_id=5, context=SubmitContext(number)))
+    packet[8] |= HeaderFlags.RETRANSMIT.value
+    await peer.stream.send_all(packet)
+
+
+async def gone(peer: Peer, number: int) -> None:
+    """The operation is sent again, and answered that it has ended, nobody can say how."""
+    await submit_again(peer, number, b"again")
+    drop = await peer.receive(MessageType.RESULT_DROP)
+    assert (drop.header.frame_id, drop_details(drop)) == (number, ErrorCode.FRAME_EXPIRED)
+
+
+@pytest.mark.parametrize("why", ["evicted", "seen"])
+async def test_a_submit_that_is_sent_again_and_whose_end_is_gone(why: str) -> None:
+    """nnrp-wire 13.4: exactly one terminal message, also where the frame is known and its result is kept no longer: it did not fit,
+    or the client had said that it has it. The frame does not run twice; what is still to come is not dropped."""
+    async with serving_nnrp(ServingPolicy(journal_entries=2 if why == "evicted" else 1024)) as served:
+        async with lost(served) as peer:
+            token = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+            await peer.submit(4, b"sleep=300;last", session_id=5, context=SubmitContext(4))
+            for number in range(1, 4):
+                await peer.submit(number, b"%d" % number, session_id=5, context=SubmitContext(number))
+                await peer.receive(MessageType.RESULT_PUSH)
+        async with served.peer() as peer:
+            await peer.open(RESUMABLE, token=token, features=ALL_FEATURES, resume_from=ResumeFrom(last_event_id=1))
+            assert [text_of(await peer.receive(MessageType.RESULT_PUSH)) for _ in range(2)] == [b"2", b"3"]
+            await gone(peer, 1)
+            for number in (1, 3, 4):
+                await submit_again(peer, number, b"again")
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"sleep=300;last"
+            await submit_again(peer, 4, b"again")
+            await peer.submit(5, b"new", session_id=5, context=SubmitContext(5))
+            assert text_of(await peer.receive(MessageType.RESULT_PUSH)) == b"new"
+            await peer.nothing_comes()
+
+
+async def test_a_submit_that_is_sent_again_and_was_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """13.1, 13.4: the drain after a fatal ERROR gave the operation up while its worker held on; its drop went to a connection
+    that nobody read, and the session was kept."""
+    monkeypatch.setattr(closing, "SETTLE_GRACE", 0.0)
+    let_go = trio.Event()
+
+    async def stuck(submit: Submit, emit: Emit) -> Answer:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 20):
+            await let_go.wait()
+        return await EchoWorker().run(submit, emit)
+
+    policy = ServingPolicy(limits=ConnectionLimits(drain_timeout=0.0))
+    async with serving_nnrp(policy, functions(stuck)) as served:
+        async with lost(served) as peer:
+            token = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
+            await peer.submit(1, b"work", session_id=5, context=SubmitContext(1))
+            await served.wait_until(lambda: served.service.statistics().operations == 1)
+            await peer.send(Error(error_code=int(ErrorCode.INTERNAL_ERROR), is_fatal=1))
+            await served.wait_until(lambda: not served.service.links)
+        async with served.peer() as peer:
+            assert ack(await peer.open(RESUMABLE, token=token, features=ALL_FEATURES)).session_id == 5
+            await gone(peer, 1)
+            let_go.set()
             await peer.nothing_comes()
 
 
