@@ -115,12 +115,9 @@ class NnrpConnection:
         """Whether some session is not on the connection yet, or was not when somebody last looked."""
         self._resumed: dict[NnrpSession, None] = {}
         """Sessions with operations that are to be sent again, in this order."""
-        self._pings: deque[trio.Event] = deque()
         self._mover: Mover | None = None
         self._closing = False
         self._error: NnrpClientError | None = None
-        self._ready = trio.Event()
-        self._hello: NnrpClientError | None = None
         self._retry_at = -math.inf
         """When the server, which has refused the connection for now, may be asked again."""
 
@@ -198,62 +195,74 @@ class NnrpConnection:
         link = self._need_link()
         if not link.machine.may_send(MessageType.PING):
             raise NnrpClientError("this server answers no PING")
-        answered = trio.Event()
-        self._pings.append(answered)
+        trace_id = link.machine.pings + 1
+        answered = link.pings[trace_id] = trio.Event()
         began = trio.current_time()
-        link.machine.send_ping(began)
+        link.machine.send_ping(began, trace_id=trace_id)
         link.flush()
         try:
             await self.wait_answer(answered, "PING")
-        except NnrpConnectionLost:
-            self._pings.remove(answered)
-            raise
-        self._need_link()
+        finally:
+            unanswered = link.pings.pop(trace_id, None)
+        if unanswered is not None:
+            raise NnrpConnectionLost("the connection was lost, or left, before it answered PING")
         return trio.current_time() - began
 
     async def migrate(self, url: str) -> None:
-        """Move to another transport of the same server, sessions and all. Submits wait meanwhile, operations go on, results
-        arrive once. Raises `NnrpConnectionLost` or `NnrpRefused` when the new transport cannot be had, and
-        `NnrpClientError` when a session cannot move: then everything stays as it is.
+        """Move to another transport of the same server, sessions and all. Operations go on, and results arrive once; submits
+        wait while the sessions change over. What is not answered by then is not waited for: a SESSION_OPEN, PING, CACHE_PUT
+        or SESSION_PATCH under way raises `NnrpConnectionLost`.
+
+        Raises `NnrpConnectionLost` or `NnrpRefused` when the new transport cannot be had, and `NnrpClientError` when a session
+        cannot move, or another move is under way: then everything stays as it is.
         """
         old = self._need_link()
-        sessions = list(self._sessions.values())
-        mover = Mover(self._openings, sessions, self.url, url)
+        if self._mover is not None:
+            raise NnrpClientError("the connection is being moved already")
+        self._mover = mover = Mover(self._openings, self._sessions, self.url, url)
+        try:
+            link = await self._greet_beside(old, url, mover)
+            self._leave(old, link)
+            self._move_to(url)
+            try:
+                mover.begin(link)
+                with trio.move_on_after(self._options.answer_timeout) as patience:
+                    await mover.wait_moved(link)
+                if patience.cancelled_caught:
+                    link.lose()
+                    raise NnrpConnectionLost("the server did not answer in time what was to be moved")
+            finally:
+                old.lose()
+        finally:
+            self._mover = None
+            self.go_on()
+
+    async def _greet_beside(self, old: Link, url: str, mover: Mover) -> Link:
+        """Another transport, to which everything can be moved at once. Raises what `migrate` raises, and has lost it then."""
         mover.check()
         link = await self._dial(url)
-        attached = [each for each in sessions if each.attached]
-        for session in attached:
-            session.detach()
-        self.resuming = True
         self._nursery.start_soon(link.run)
-        failure: NnrpClientError | None = NnrpConnectionLost("given up")
         try:
             # A peer of the implicit dialect is told by the first packet that this is no new client.
             failure = await self._greet(link, says_hello=self._dialect is not Dialect.IMPLICIT)
-        finally:
             if failure is not None:
-                link.lose()
-                if not old.machine.closed:
-                    self._link = old
-                    for session in attached:
-                        session.stay()
-                    self.go_on()
-        if failure is not None:
-            raise failure
+                raise failure
+            if self._need_link() is not old:
+                raise NnrpConnectionLost("the connection was lost before it could be left")
+            mover.check()
+        except BaseException:
+            link.lose()
+            raise
+        return link
+
+    def _leave(self, old: Link, link: Link) -> None:
+        """The connection is ``link`` from now on; nothing of what ``old`` still brings is looked at."""
         old.mute()
-        self._mover = mover
-        self._move_to(url)
-        try:
-            mover.begin(link)
-            with trio.move_on_after(self._options.answer_timeout) as patience:
-                await mover.wait_moved(link)
-            if patience.cancelled_caught:
-                link.lose()
-                raise NnrpConnectionLost("the server did not answer in time what was to be moved")
-        finally:
-            self._mover = None
-            old.lose()
-            self.go_on()
+        self._link = link
+        error = NnrpConnectionLost("the connection moved before this was answered")
+        self._unanswered(old, error)
+        for session in self._sessions.values():
+            self._detach(session, error)
 
     def _move_to(self, url: str) -> None:
         if url in self._urls:
@@ -341,6 +350,7 @@ class NnrpConnection:
         backoff = None if self._options.reconnect is None else Backoff(self._options.reconnect, self._options.random)
         first = True
         while True:
+            self._link = link
             self._nursery.start_soon(link.run)
             failure = await self._greet(link)
             if failure is not None:
@@ -372,37 +382,29 @@ class NnrpConnection:
             link = self._link
 
     async def _greet(self, link: Link, *, says_hello: bool = True) -> NnrpClientError | None:
-        """Make ``link`` the connection there is, and say hello on it. None when it is served."""
-        self._link = link
-        self._hello = None
-        self._ready = trio.Event()
-        if self._dialect is not Dialect.BARE and says_hello:
-            auth = self._options.auth
-            hello = _HELLO.replace(
-                auth_bytes=len(auth), requested_session_id=1 if self._dialect is Dialect.IMPLICIT else 0
-            )
-            link.machine.send_hello(hello, auth)
-            link.flush()
-            with trio.move_on_after(self._options.open_timeout) as scope:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._watch_hello, link)
-                    await self._ready.wait()
-                    nursery.cancel_scope.cancel()
-            if scope.cancelled_caught:
-                return NnrpConnectionLost("the server did not answer the hello in time")
-            return self._refusal()
-        return None
+        """Say hello on ``link``, where one is said. None when it is served."""
+        if self._dialect is Dialect.BARE or not says_hello:
+            link.greeted.set()
+            return None
+        auth = self._options.auth
+        hello = _HELLO.replace(auth_bytes=len(auth), requested_session_id=1 if self._dialect is Dialect.IMPLICIT else 0)
+        link.machine.send_hello(hello, auth)
+        link.flush()
+        with trio.move_on_after(self._options.open_timeout) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_hello, link)
+                await link.greeted.wait()
+                nursery.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            return NnrpConnectionLost("the server did not answer the hello in time")
+        if link.refusal is None and link.machine.closed:
+            return NnrpConnectionLost("the connection was lost during the hello")
+        return link.refusal
 
     async def _watch_hello(self, link: Link) -> None:
         """A connection that is lost answers nothing any more."""
         await link.done.wait()
-        self._ready.set()
-
-    def _refusal(self) -> NnrpClientError | None:
-        """Why the hello was not accepted, None when it was."""
-        if self._hello is None and self.machine is None:
-            return NnrpConnectionLost("the connection was lost during the hello")
-        return self._hello
+        link.greeted.set()
 
     async def _again(self, backoff: Backoff | None) -> Link | None:
         """The next connection, while there is something to resume; None: it is the end."""
@@ -427,9 +429,9 @@ class NnrpConnection:
                 stream = await dial(url, options, self._nursery)
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError, RuntimeError) as error:
             raise NnrpConnectionLost(f"cannot connect to {url}: {why(error)}") from error
-        return Link(
+        link = Link(
             stream,
-            logged(self._act),
+            logged(lambda event: self._act(link, event)),
             spoilt=self._on_spoilt,
             dialect=self._dialect,
             strict=options.strict,
@@ -440,6 +442,7 @@ class NnrpConnection:
             ),
             send_timeout=options.send_timeout,
         )
+        return link
 
     async def _end(self) -> None:
         """Cancel what is in flight, close, and wait until the peer has it or two seconds have passed."""
@@ -457,35 +460,35 @@ class NnrpConnection:
 
     # What happens
 
-    def _act(self, event: events.Event) -> None:
+    def _act(self, link: Link, event: events.Event) -> None:
         credit = deliver(event)
         if credit:
             self.go_on()
         elif credit is None and (act := _ACTS.get(type(event))) is not None:
-            act(self, event)
+            act(self, link, event)
 
-    def _on_hello(self, event: events.HelloAccepted) -> None:
-        self._ready.set()
+    def _on_hello(self, link: Link, event: events.HelloAccepted) -> None:
+        link.greeted.set()
 
-    def _on_hello_refused(self, event: events.HelloRefused) -> None:
+    def _on_hello_refused(self, link: Link, event: events.HelloRefused) -> None:
         answer = event.packet.metadata
         assert isinstance(answer, ServerHelloAck)
-        self._refuse_hello("the server refused the hello", 0, answer.retry_after_ms)
+        self._refuse_hello(link, "the server refused the hello", 0, answer.retry_after_ms)
 
-    def _refuse_hello(self, text: str, code: int, retry_after_ms: int) -> None:
+    def _refuse_hello(self, link: Link, text: str, code: int, retry_after_ms: int) -> None:
         retry_after = retry_after_ms / 1000
         self._retry_at = trio.current_time() + retry_after
-        self._hello = NnrpRefused(text, code, retry_later=retry_after > 0, retry_after=retry_after)
-        self._ready.set()
+        link.refusal = NnrpRefused(text, code, retry_later=retry_after > 0, retry_after=retry_after)
+        link.greeted.set()
 
-    def _on_error(self, event: events.ErrorReceived | events.ConnectionClosing) -> None:
+    def _on_error(self, link: Link, event: events.ErrorReceived | events.ConnectionClosing) -> None:
         packet = event.packet
         message = None if packet is None else packet.metadata
         if packet is None or not isinstance(message, Error):
             return
         text = bytes(packet.body)[: message.diagnostic_bytes].decode("utf-8", "replace")
-        if not self._ready.is_set() and message.is_fatal:
-            self._refuse_hello(text or "the server refused the hello", message.error_code, message.retry_after_ms)
+        if message.is_fatal and not link.greeted.is_set():
+            self._refuse_hello(link, text or "the server refused the hello", message.error_code, message.retry_after_ms)
             return
         if message.is_fatal and message.error_scope is ErrorScope.CONNECTION:
             self._retry_at = trio.current_time() + message.retry_after_ms / 1000
@@ -498,33 +501,32 @@ class NnrpConnection:
                 session.put_back(event.waits)
                 self.send_again(session)
             return
-        if self._link is not None:
-            deliver_error(self._link.machine, event, message, text)
+        deliver_error(link.machine, event, message, text)
         self.go_on()
 
     def _on_spoilt(self, connection: Connection, header: Header, fault: NnrpError) -> None:
         if lose_unreadable(connection, header, fault):
             self.go_on()
 
-    def _on_opened(self, event: events.SessionOpened) -> None:
-        self._openings.opened(event)
+    def _on_opened(self, link: Link, event: events.SessionOpened) -> None:
+        self._openings.opened(link, event)
         self._note_move()
 
-    def _on_refused(self, event: events.SessionRefused) -> None:
-        self._openings.refused(event)
+    def _on_refused(self, link: Link, event: events.SessionRefused) -> None:
+        self._openings.refused(link, event)
         self._note_move()
 
-    def _on_migrated(self, event: events.MigrateAnswered) -> None:
-        if self._mover is not None and self._link is not None:
-            self._mover.answered(self._link, event)
+    def _on_migrated(self, link: Link, event: events.MigrateAnswered) -> None:
+        if self._mover is not None:
+            self._mover.answered(link, event)
 
     def _note_move(self) -> None:
         if self._mover is not None:
             self._mover.note()
 
-    def _on_pong(self, event: events.PongReceived) -> None:
-        if self._pings:
-            self._pings.popleft().set()
+    def _on_pong(self, link: Link, event: events.PongReceived) -> None:
+        if (answered := link.pings.pop(event.packet.header.trace_id, None)) is not None:
+            answered.set()
 
     # Inside
 
@@ -555,20 +557,27 @@ class NnrpConnection:
 
     def _lost(self, failure: NnrpClientError | None) -> None:
         """The transport is gone: what can be resumed waits, the rest is over."""
-        self._link = None
+        link, self._link = self._link, None
         self._note_move()
         error = failure or NnrpConnectionLost("the connection was lost")
-        self._openings.lost(error)
-        while self._pings:
-            self._pings.popleft().set()
-        self._ready.set()
+        if link is not None:
+            self._unanswered(link, error)
         for session in list(self._sessions.values()):
             if session.resumable and not self._closing and self._options.reconnect is not None:
-                session.cache.fail(error)
-                session.detach()
-                self.resuming = True
+                self._detach(session, error)
             else:
                 session.fail(error)
+
+    def _unanswered(self, link: Link, error: NnrpClientError) -> None:
+        """What waits for an answer on ``link`` gets none."""
+        self._openings.lost(link, error)
+        for each in link.pings.values():
+            each.set()
+
+    def _detach(self, session: NnrpSession, error: NnrpClientError) -> None:
+        session.cache.fail(error)
+        session.detach()
+        self.resuming = True
 
     def _fail(self, error: NnrpClientError) -> None:
         self._error = error
@@ -576,7 +585,7 @@ class NnrpConnection:
             session.fail(error)
 
 
-_ACTS: Final[dict[type, Callable[[NnrpConnection, Any], None]]] = {
+_ACTS: Final[dict[type, Callable[[NnrpConnection, Link, Any], None]]] = {
     events.HelloAccepted: NnrpConnection._on_hello,
     events.HelloRefused: NnrpConnection._on_hello_refused,
     events.ErrorReceived: NnrpConnection._on_error,

@@ -9,6 +9,7 @@ from typing import Final
 
 import trio
 
+from client.nnrp.errors import NnrpClientError
 from client.nnrp.receiving import receive_some
 from client.nnrp.transport import PacketTransport
 from client.nnrp.writer import Writer
@@ -67,9 +68,15 @@ class Link:
         self._now = trio.lowlevel.current_clock().current_time
         self._timer = trio.CancelScope()
         self._due = math.inf
-        """When it ends."""
+        """When the timer's present wait ends. It is asked for with every packet, and its scope is slow to ask."""
         self._over = False
         self._muted = False
+        self.greeted = trio.Event()
+        """Set when the hello is answered, or the connection over, or none is said."""
+        self.refusal: NnrpClientError | None = None
+        """Why the hello was refused."""
+        self.pings: dict[int, trio.Event] = {}
+        """The caller's PINGs that are not answered, by the trace id that their PONG brings back (nnrp-wire 7.20)."""
         self.done = trio.Event()
         """Set when everything has been sent that could be, and the stream is closed."""
 

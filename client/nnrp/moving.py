@@ -38,16 +38,19 @@ class Mover:
     comes again.
     """
 
-    def __init__(self, openings: Openings, sessions: list[NnrpSession], old_url: str, new_url: str) -> None:
+    def __init__(self, openings: Openings, sessions: dict[int, NnrpSession], old_url: str, new_url: str) -> None:
         self._openings = openings
+        self._sessions = sessions
         self._old = _TRANSPORTS.get(urlsplit(old_url).scheme, TransportId.UNSPECIFIED)
         self._new = _TRANSPORTS.get(urlsplit(new_url).scheme, TransportId.UNSPECIFIED)
-        self._resumed = [each for each in sessions if each.resumable]
-        self._migrated = {each.session_id: each for each in sessions if not each.resumable}
+        self._resumed: list[NnrpSession] = []
+        self._migrated: dict[int, NnrpSession] = {}
         self._changed = trio.Event()
 
     def check(self) -> None:
-        """Raises `NnrpClientError` where a session could neither be resumed nor migrated."""
+        """Take the sessions that there are now. Raises `NnrpClientError` where one could neither be resumed nor migrated."""
+        self._resumed = [each for each in self._sessions.values() if each.resumable]
+        self._migrated = {each.session_id: each for each in self._sessions.values() if not each.resumable}
         if not self._migrated:
             return
         if TransportId.UNSPECIFIED in (self._old, self._new) or self._old is self._new:

@@ -55,8 +55,8 @@ class _Opening:
 
 
 class Openings:
-    """Asks for sessions and takes the answers, which come in the order of the requests. ``sessions`` are those of the
-    connection, by id; what opens is entered there. ``auth`` is the auth block of every request."""
+    """Asks for sessions and takes the answers, which come in the order of the requests on the same link. ``sessions`` are those of
+    the connection, by id; what opens is entered there. ``auth`` is the auth block of every request."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class Openings:
 
     # What happens
 
-    def opened(self, event: SessionOpened) -> None:
-        opening = self._waiting.popleft()
+    def opened(self, link: Link, event: SessionOpened) -> None:
+        opening = self._next(link)
         session = opening.resumed
         if session is None:
             session = NnrpSession(
@@ -168,8 +168,8 @@ class Openings:
             self._connection.go_on()
         opening.answered.set()
 
-    def refused(self, event: SessionRefused) -> None:
-        opening = self._waiting.popleft()
+    def refused(self, link: Link, event: SessionRefused) -> None:
+        opening = self._next(link)
         answer = event.packet.metadata
         assert isinstance(answer, SessionOpenAck)
         opening.error = NnrpRefused(
@@ -186,16 +186,22 @@ class Openings:
                 self._nursery.start_soon(self._resume_again, opening, session, delay)
         opening.answered.set()
 
-    def lost(self, error: NnrpClientError) -> None:
-        """The connection is gone, and no answer comes any more."""
-        for opening in self._waiting:
+    def lost(self, link: Link, error: NnrpClientError) -> None:
+        """The link is gone, or left, and no answer comes on it any more."""
+        for opening in [each for each in self._waiting if each.link is link]:
+            self._waiting.remove(opening)
             opening.error = error
             opening.answered.set()
             if opening.resumed is not None:
                 opening.resumed.unheard = True
-        self._waiting.clear()
 
     # Inside
+
+    def _next(self, link: Link) -> _Opening:
+        """The one that the next answer on ``link`` is for."""
+        opening = next(each for each in self._waiting if each.link is link)
+        self._waiting.remove(opening)
+        return opening
 
     def _give_up(self, opening: _Opening) -> None:
         """Nobody takes this session. Its answer may have come already, or comes later."""

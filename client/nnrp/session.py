@@ -402,10 +402,6 @@ class NnrpSession:
         self._attached = False
         self._fail_patches(NnrpConnectionLost("the connection was lost before SESSION_PATCH was answered"))
 
-    def stay(self) -> None:
-        """It is on the connection it was on, after all."""
-        self._attached = True
-
     def attach(self, machine: Session, token: bytes) -> list[Operation]:
         """The session is on a new connection: take over what had not ended. It is to be sent again, but for what is returned:
         that is sent once (nnrp-wire 12.5), and may not have arrived."""

@@ -250,7 +250,14 @@ def submit_packet(
     return encode_packet(message, Regions((payload,), extensions=frames), session_id=session_id, frame_id=frame_id)
 
 
-def raw(message: Message, body: bytes = b"", *, session_id: int = 0, frame_id: int = 0) -> bytes:
+def raw(message: Message, body: bytes = b"", *, session_id: int = 0, frame_id: int = 0, trace_id: int = 0) -> bytes:
     """The bytes of a message as they stand, right or wrong."""
-    header = Header(message.TYPE, meta_len=message.SIZE, body_len=len(body), session_id=session_id, frame_id=frame_id)
+    header = Header(
+        message.TYPE,
+        meta_len=message.SIZE,
+        body_len=len(body),
+        session_id=session_id,
+        frame_id=frame_id,
+        trace_id=trace_id,
+    )
     return header.pack() + message.pack() + body

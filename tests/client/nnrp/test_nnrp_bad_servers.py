@@ -86,7 +86,7 @@ class Server:
         header = self._waiting.pop(0)
         self.seen.append(header.msg_type)
         if header.msg_type is MessageType.PING and self.pongs:
-            await self.stream.send_all(raw(Pong()))
+            await self.stream.send_all(raw(Pong(), trace_id=header.trace_id))
         return header
 
     async def greet(self) -> None:
@@ -241,6 +241,22 @@ async def test_a_session_that_the_server_gives_up() -> None:
             await submission.result()
         assert session.over
         assert (await connection.open_session()).session_id == 1
+
+
+async def test_a_fatal_error_where_no_hello_is_said() -> None:
+    """nnrp-wire 2.6, 7.6: towards nnrp-rs there is no hello that it could refuse. What it names has ended."""
+
+    async def script(server: Server) -> None:
+        await server.open()
+        header = await server.expect(MessageType.FRAME_SUBMIT)
+        error = Error(error_code=12, error_scope=ErrorScope.FRAME, is_fatal=1, related_frame_id=header.frame_id)
+        await server.stream.send_all(raw(error, session_id=1, frame_id=header.frame_id))
+        await server.rest()
+
+    async with connected(script, NnrpOptions(reconnect=None, dialect="nnrp-rs")) as connection:
+        session = await connection.open_session()
+        with trio.fail_after(5), pytest.raises(NnrpOperationEnded):
+            await session.request(b"x")
 
 
 async def test_closing_twice_at_once() -> None:
