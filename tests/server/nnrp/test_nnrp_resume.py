@@ -193,6 +193,8 @@ async def test_bad_tokens_are_all_refused_the_same_way(tmp_path: Path, transport
             assert answer.session_error_code == SessionErrorCode.RESUME_REJECTED
             assert ack(await peer.open(OPEN.replace(requested_session_id=9))).session_status is SessionStatus.OPENED
             assert ack(await peer.open(RESUMABLE, token=token)).session_status is SessionStatus.RESUMED
+            await peer.submit(1, session_id=5)  # by which the server knows that the next token has arrived
+            await peer.receive(MessageType.RESULT_PUSH)
         async with served.peer() as peer:
             await refused(peer, RESUMABLE, token)  # used up
 
