@@ -133,7 +133,7 @@ class Openings:
         session = opening.resumed
         assert session is not None
         features = OperationFeatures(session.machine.terms.features)
-        watermark = ResumeFrom(last_event_id=session.last_event_id) if features else None
+        watermark = ResumeFrom(last_event_id=session.cursor) if features else None
         opening.link.machine.open_session(
             opening.request,
             resume_token=session.token,
@@ -150,7 +150,12 @@ class Openings:
         session = opening.resumed
         if session is None:
             session = NnrpSession(
-                self._connection, opening.request, event.session, event.resume_token, opening.last_event_id
+                self._connection,
+                opening.request,
+                event.session,
+                event.resume_token,
+                opening.last_event_id,
+                ordered=link.machine.ordered,
             )
             event.session.attachment = session
             self._sessions[session.session_id] = session
@@ -161,7 +166,7 @@ class Openings:
             self._drop(event.session)
         else:
             event.session.attachment = session
-            once = session.attach(event.session, event.resume_token)
+            once = session.attach(event.session, event.resume_token, ordered=link.machine.ordered)
             if once:
                 self._nursery.start_soon(self._watch_once, session, once)
             self._connection.send_again(session)

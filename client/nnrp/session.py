@@ -114,6 +114,12 @@ class Sent:
         policy, kind = metadata.loss_tolerance_policy, metadata.frame_class
         return policy is LossTolerance.FIRE_AND_FORGET and kind != FrameClass.KEYFRAME
 
+    @property
+    def kept(self) -> bool:
+        """Whether the server keeps its parts, which so come again where everything does (nnrp-wire 12.5)."""
+        may_be_lost = self.metadata.loss_tolerance_policy in (LossTolerance.LOW_LATENCY, LossTolerance.FIRE_AND_FORGET)
+        return self.metadata.frame_class == FrameClass.KEYFRAME or not may_be_lost
+
 
 @attrs.define(slots=True, eq=False)
 class _Patch:
@@ -134,10 +140,15 @@ class NnrpSession:
         machine: Session,
         token: bytes,
         last_event_id: int = 0,
+        *,
+        ordered: bool = True,
     ) -> None:
         self.machine = machine
         self.opened_with = request
         self.last_event_id = last_event_id
+        """The highest event that has come on this connection, or before it where nothing could overtake it."""
+        self.had_through = 0
+        """The highest event that came before the session was resumed: what others did up to there is not told again."""
         self.background = Background()
         """What others do in this session, where the server lets it be shared."""
         self.hint: ResultHint | None = None
@@ -148,6 +159,7 @@ class NnrpSession:
         self._token = token
         self._over: NnrpClientError | None = None
         self._attached = True
+        self._ordered = ordered
         self._unsent: list[tuple[Operation, Sent]] = []
         self._closing = False
         self._closed: trio.Event | None = None
@@ -172,6 +184,15 @@ class NnrpSession:
     def token(self) -> bytes:
         """What resumes the session after its connection was lost; empty where it cannot be."""
         return self._token
+
+    @property
+    def cursor(self) -> int:
+        """The event to go on behind when the session is resumed: every result that is missing comes after it. Where answers overtake
+        each other that is not the last one, but the last of the operation in flight of which the oldest is known."""
+        if self._ordered:
+            return self.last_event_id
+        seen = [each.attachment.submission.last_event_id for each in self._live() if isinstance(each.attachment, Sent)]
+        return min(seen, default=self.last_event_id)
 
     @property
     def in_flight(self) -> int:
@@ -402,16 +423,19 @@ class NnrpSession:
         self._attached = False
         self._fail_patches(NnrpConnectionLost("the connection was lost before SESSION_PATCH was answered"))
 
-    def attach(self, machine: Session, token: bytes) -> list[Operation]:
-        """The session is on a new connection: take over what had not ended. It is to be sent again, but for what is returned:
-        that is sent once (nnrp-wire 12.5), and may not have arrived."""
+    def attach(self, machine: Session, token: bytes, *, ordered: bool = True) -> list[Operation]:
+        """The session is on a new connection, on which packets arrive ``ordered`` or not: take over what had not ended. It is to be
+        sent again, but for what is returned: that is sent once (nnrp-wire 12.5), and may not have arrived."""
         carried = self._live()
         machine.resume_frames_at(self.machine.next_frame_id)
         machine.raise_watermark(self.machine.watermark)
         machine.adopt(tuple(carried))
-        whole = not (self.last_event_id and machine.terms.grants(OperationFeatures.RESUME_WATERMARK))
-        if whole:
+        cursor, self.had_through = self.cursor, max(self.had_through, self.last_event_id)
+        everything = not (cursor and machine.terms.grants(OperationFeatures.RESUME_WATERMARK))
+        again = everything or cursor < self.had_through
+        if again:
             machine.expect_everything_again()
+        self.last_event_id, self._ordered = cursor, ordered
         machine.settings = self.machine.settings
         self.machine, self._token, self._attached, self.unheard = machine, token, True, False
         self._template = None
@@ -419,8 +443,8 @@ class NnrpSession:
         self._unsent, once = [], []
         for each in carried:
             if isinstance(sent := each.attachment, Sent):
-                if whole:
-                    sent.submission.expect_everything_again()
+                if again:
+                    sent.submission.expect_again(everything=everything and sent.kept)
                 if not sent.once:
                     self._unsent.append((each, sent))
                     continue
@@ -551,7 +575,7 @@ class NnrpSession:
                 raise NnrpConnectionLost("the connection is being closed") from early
             raise
         operation.trace_id = options.trace_id
-        submission = Submission(operation, self._cancel_one)
+        submission = Submission(operation, self._cancel_one, self.last_event_id)
         operation.attachment = Sent(metadata, body, submission)
         try:
             self._send(operation, metadata, body, _NO_FLAGS)

@@ -27,6 +27,7 @@ class Submission:
     """
 
     __slots__ = (
+        "_again",
         "_cancel",
         "_changed",
         "_error",
@@ -34,20 +35,28 @@ class Submission:
         "_kept_bytes",
         "_over",
         "_repeats",
+        "_through",
+        "_unnumbered",
         "hint",
+        "last_event_id",
         "operation",
         "partials",
     )
 
-    def __init__(self, operation: Operation, cancel: Callable[[Operation], None]) -> None:
+    def __init__(self, operation: Operation, cancel: Callable[[Operation], None], last_event_id: int = 0) -> None:
         self.operation = operation
         self.partials = 0
+        self.last_event_id = last_event_id
+        """Of its events what came up to here has come; at first the last one of the session ahead of its submit."""
         self.hint: ResultHint | None = None
         """What the server has said of how this one is faring, ahead of its end."""
         self._cancel = cancel
         self._kept: deque[Result] = deque()
         self._kept_bytes = 0
+        self._again = False
+        self._through = 0
         self._repeats = 0
+        self._unnumbered = 0
         self._changed: trio.Event | None = None
         self._error: NnrpClientError | None = None
         self._over = False
@@ -118,19 +127,25 @@ class Submission:
 
     # What happens
 
-    def expect_everything_again(self) -> None:
-        """After a resume without a cursor what has come comes again, and is dropped (nnrp-extensions, Negotiation)."""
-        self._repeats = self.partials
+    def expect_again(self, *, everything: bool) -> None:
+        """After a resume parts that have come may come again, and are dropped then (nnrp-extensions, Negotiation): those that have
+        an event id by that; the others by their number, where ``everything`` comes again."""
+        self._again = True
+        self._through = self.last_event_id
+        self._repeats = self._unnumbered if everything else 0
 
     def put(self, result: Result) -> None:
-        if self._repeats and not result.final:
-            self._repeats -= 1
+        if self._again and not result.final and self._had(result):
             return
         self._kept.append(result)
         if result.final:
             self.finish(None)
             return
         self.partials += 1
+        if result.event_id:
+            self.last_event_id = result.event_id
+        else:
+            self._unnumbered += 1
         self._kept_bytes += size_of(result.content)
         if self._kept_bytes > MAX_KEPT:
             self.cancel()
@@ -146,6 +161,12 @@ class Submission:
         self._tell()
 
     # Inside
+
+    def _had(self, part: Result) -> bool:
+        if part.event_id:
+            return part.event_id <= self._through
+        self._repeats -= 1
+        return self._repeats >= 0
 
     async def _wait_changed(self) -> None:
         """Wait for the next result or the end. The event is made when somebody waits: most operations end before that, or

@@ -39,6 +39,7 @@ from protocol.nnrp.messages import (
     SessionCloseAck,
     SessionOpenAck,
 )
+from protocol.nnrp.packet import Packet
 from protocol.nnrp.splitter import Splitter
 from tests.support.nnrp import raw
 
@@ -65,6 +66,7 @@ class Server:
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self.seen: list[MessageType] = []
+        self.opens: list[Packet] = []
         self.pongs = True
         self._splitter = Splitter()
         self._waiting: list[Header] = []
@@ -82,7 +84,10 @@ class Server:
             if not data:
                 raise EOFError
             self._splitter.receive_data(data)
-            self._waiting += [each.header for each in self._splitter.packets()]
+            for each in self._splitter.packets():
+                self._waiting.append(each.header)
+                if each.header.msg_type is MessageType.SESSION_OPEN:
+                    self.opens.append(each.decode(strict=True))
         header = self._waiting.pop(0)
         self.seen.append(header.msg_type)
         if header.msg_type is MessageType.PING and self.pongs:

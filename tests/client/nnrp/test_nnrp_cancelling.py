@@ -77,7 +77,7 @@ def draining(spoilt: bool) -> Script:
 
 async def test_a_request_that_is_cancelled_while_its_session_drains(autojump_clock: trio.testing.MockClock) -> None:
     """13.3: no new operations, but what is in flight may still be cancelled, and the caller sees its own cancel."""
-    async with connected([draining(False)], SINGLE, ordered=False) as connection, trio.open_nursery() as nursery:
+    async with connected([draining(False)], SINGLE, unordered=1) as connection, trio.open_nursery() as nursery:
         session = await connection.open_session()
         cut = trio.CancelScope()
 
@@ -100,7 +100,7 @@ async def test_a_request_that_is_cancelled_while_its_session_drains(autojump_clo
 
 async def test_a_result_that_cannot_be_read_while_its_session_drains(autojump_clock: trio.testing.MockClock) -> None:
     """The operation is cancelled at the server by a task of the connection, which goes on."""
-    async with connected([draining(True)], SINGLE, ordered=False) as connection, trio.open_nursery() as nursery:
+    async with connected([draining(True)], SINGLE, unordered=1) as connection, trio.open_nursery() as nursery:
         session = await connection.open_session()
         submission = await session.submit(b"x")
         nursery.start_soon(partial(session.close, drain_timeout_ms=30_000))

@@ -67,9 +67,10 @@ class Unordered(PacketTransport):
 
 @asynccontextmanager
 async def connected(
-    scripts: Sequence[Script], options: NnrpOptions = OPTIONS, *, ordered: bool = True
+    scripts: Sequence[Script], options: NnrpOptions = OPTIONS, *, unordered: int = 0
 ) -> AsyncIterator[NnrpConnection]:
-    """One script for each connection, in their order; a connection ends with its script."""
+    """One script for each connection, in their order; a connection ends with its script. On the first ``unordered`` packets may
+    overtake each other."""
     waiting = list(scripts)
 
     async def serve(stream: trio.abc.Stream, script: Script) -> None:
@@ -83,7 +84,7 @@ async def connected(
             await trio.lowlevel.checkpoint()
             ours, theirs = trio.testing.memory_stream_pair()
             nursery.start_soon(serve, theirs, waiting.pop(0))
-            return ours if ordered else Unordered(ours)
+            return ours if len(scripts) - len(waiting) > unordered else Unordered(ours)
 
         async with open_nnrp("tcp://127.0.0.1", attrs.evolve(options, connect=connect)) as connection:
             yield connection
