@@ -494,12 +494,14 @@ class NnrpConnection:
             self._retry_at = trio.current_time() + message.retry_after_ms / 1000
         if not isinstance(event, events.ErrorReceived):
             return
-        if event.waits is not None and event.session is not None:
+        if event.put_back is not None and event.session is not None:
             session = event.session.attachment
             if isinstance(session, NnrpSession):
-                # Until something ends or is granted: to try at once would only be refused again.
-                session.put_back(event.waits)
+                session.put_back(event.put_back)
                 self.send_again(session)
+                # Until something ends or is granted: to try at once would only be refused again. Where nothing can end, it has.
+                if link.machine.in_flight == sum(each.unsent for each in self._resumed):
+                    self.go_on()
             return
         deliver_error(link.machine, event, message, text)
         self.go_on()

@@ -445,7 +445,8 @@ class NnrpSession:
             if isinstance(sent := each.attachment, Sent):
                 if again:
                     sent.submission.expect_again(everything=everything and sent.kept)
-                if not sent.once:
+                each.unsent = not sent.once
+                if each.unsent:
                     self._unsent.append((each, sent))
                     continue
                 if each.ended:
@@ -475,7 +476,7 @@ class NnrpSession:
         if self.machine.hold_again(operation, len(self._unsent), everywhere) is not None:
             return False
         del self._unsent[0]
-        operation.sent_again = True
+        operation.sent_again, operation.unsent = True, False
         self._send(operation, sent.metadata, sent.body, _RETRANSMIT)
         if operation.ended:
             self._cancel_again(operation)

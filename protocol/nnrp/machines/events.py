@@ -253,12 +253,13 @@ class PongReceived(msgspec.Struct, gc=False):
 
 
 class ErrorReceived(msgspec.Struct, gc=False):
-    """The peer reports a fault of ours. ``operation`` was ended by it. ``waits`` was not: there was no credit to send it again."""
+    """The peer reports a fault of ours. ``operation`` was ended by it. ``put_back`` was not: there was no credit to send it again,
+    and it is to be sent once more when there may be."""
 
     packet: Packet
     session: Session | None
     operation: Operation | None
-    waits: Operation | None = None
+    put_back: Operation | None = None
 
 
 class ConnectionClosing(msgspec.Struct, gc=False):

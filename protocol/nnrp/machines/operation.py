@@ -57,7 +57,8 @@ class Operation:
     was left to tell, while whoever carries it out may not know yet. ``route_id`` and ``trace_id`` are those of its submit; they
     come back with everything said about it (nnrp-wire 3). ``sent_once``: its results are not sent again when they are lost, because
     they are fire_and_forget, or low_latency and come too late anyway (12.5). ``sent_again``: by us, after a resume;
-    the other end may have had it already, or not.
+    the other end may have had it already, or not. ``unsent``: it was carried over by a resume and is still to be sent on this
+    connection. ``refused``: there, though nothing else was in flight and there was credit as far as we know.
     """
 
     __slots__ = (
@@ -72,12 +73,14 @@ class Operation:
         "operation_id",
         "parent_id",
         "priority",
+        "refused",
         "route_id",
         "sent_again",
         "sent_once",
         "settled",
         "state",
         "trace_id",
+        "unsent",
         "view_id",
     )
 
@@ -107,6 +110,8 @@ class Operation:
         self.trace_id = 0
         self.sent_once = False
         self.sent_again = False
+        self.unsent = False
+        self.refused = False
         self.children: set[int] | None = None
         self.live_below = 0
         self.attachment: object = None

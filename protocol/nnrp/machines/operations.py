@@ -123,6 +123,7 @@ class OperationTable:
         self.raise_watermark(operation.operation_id)
         operation.children = None
         operation.live_below = 0
+        operation.refused = False
         if operation.parent_id and operation.parent_id not in self._by_id:
             operation.parent_id = 0
         self._enter(operation)

@@ -208,25 +208,24 @@ class Handshake(ConnectionCore):
         self._step(packet.header)
         session = self.sessions.get(error.related_session_id or packet.header.session_id)
         operation: Operation | None = None
+        put_back: Operation | None = None
         waits = self.side is Side.CLIENT  # the end that carries out still owes its one terminal message
         if waits and session is not None and error.error_scope is not ErrorScope.CONNECTION:
             # A code that is of the session by default (12.9), server_busy for one, may stand for one frame's result.
             frame_id = error.related_frame_id or packet.header.frame_id
             operation = session.operations.of_frame(frame_id) if session.in_flight else None
-            if (
-                operation is not None
-                and error.error_code == ErrorCode.LIMIT_EXCEEDED
-                and self._lacked_credit(operation)
-            ):
-                return ErrorReceived(packet, session, None, operation)
-            if operation is not None:
+            if operation is not None and error.error_code == ErrorCode.LIMIT_EXCEEDED:
+                put_back = self._put_back(session, operation)
+            if put_back is not None:
+                operation = None
+            elif operation is not None:
                 session.receive_drop(frame_id, OperationState.FAILED)
                 self._after_settle(session, self._last_received)
         if waits and error.retry_after_ms and error.error_scope is not ErrorScope.FRAME:
             whole = error.error_scope is ErrorScope.CONNECTION
             if whole or session is not None:
                 self._put_off(None if whole else session, now + error.retry_after_ms / 1000)
-        return ErrorReceived(packet, session, operation)
+        return ErrorReceived(packet, session, operation, put_back)
 
     # Inside
 
@@ -274,10 +273,23 @@ class Handshake(ConnectionCore):
             del self._put_offs[window]
         return [RetryDue(session) for window, session in due if window.handle_deadline(now)]
 
-    def _lacked_credit(self, operation: Operation) -> bool:
-        """Whether it is credit that was exceeded by what we have sent again. Others that were in flight when the connection was
-        lost may have arrived or not: how many the peer counts cannot be known, and the window may have been narrowed since."""
-        return operation.sent_again and not operation.ended and self.window.in_flight > 1
+    def _put_back(self, session: Session, operation: Operation) -> Operation | None:
+        """``operation``, to be sent once more, where it may be for want of credit that it was refused: it was sent again, and of
+        the others that were in flight when the connection was lost it cannot be known how many the peer counts. Their ends may
+        have overtaken the refusal, so that it is for good only the second time that nothing else is in flight."""
+        if not operation.sent_again or operation.ended:
+            return None
+        alone = session.hold_again(operation, session.in_flight, self.window.in_flight) is None and all(
+            each is operation or each.unsent
+            for served in self.sessions.values()
+            if served.in_flight
+            for each in served.operations
+        )
+        if alone and operation.refused:
+            return None
+        operation.refused = operation.refused or alone
+        operation.unsent = True
+        return operation
 
     def _begin_drain(self, now: float, cause: EndCause) -> None:
         if self.end_cause is None:
