@@ -28,7 +28,7 @@ from protocol.nnrp.enums import (
     SchemaFlags,
     StreamSemantics,
 )
-from protocol.nnrp.extensions import ObjectMetaEntry, find_extension
+from protocol.nnrp.extensions import ControlExtension, ObjectMetaEntry, find_extension, pack_extensions
 from protocol.nnrp.machines.connection import Connection
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import CacheAck, CacheInvalidate, CachePut
@@ -253,10 +253,12 @@ class NnrpCache:
     async def _put(self, message: CachePut, content: bytes, version: ObjectVersion | None) -> Lease:
         await self._connection.wait_room()
         machine = self._machine()
-        if len(content) > self._connection.largest_body:
+        meta = None if version is None else version.entry()
+        behind = 0 if meta is None else len(pack_extensions([ControlExtension.of(ExtType.OBJECT_META, meta)]))
+        if len(content) + behind > self._connection.largest_body:
             raise too_large("CACHE_PUT")
         place = (message.cache_namespace, message.cache_key_hi, message.cache_key_lo)
-        machine.put_object(self._session(), message, content, None if version is None else version.entry())
+        machine.put_object(self._session(), message, content, meta)
         put = _Put()
         self._puts.setdefault(place, deque()).append(put)
         self._connection.flush()

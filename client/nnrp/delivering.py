@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from client.nnrp.errors import NnrpResultsLost, NnrpSessionOver
 from client.nnrp.results import Result, drop_details, event_id_of
-from client.nnrp.session import NnrpSession, Sent, ended
+from client.nnrp.session import NnrpSession, Sent, ended, lose
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import ErrorScope, SessionErrorCode, SessionState
 from protocol.nnrp.errors import NnrpError
@@ -55,7 +55,7 @@ def lose_unreadable(connection: Connection, header: Header, fault: NnrpError) ->
     operation = session.operations.of_frame(header.frame_id) if session is not None and session.in_flight else None
     if session is None or operation is None or not isinstance(sent := operation.attachment, Sent):
         return False
-    _lose(session, operation, sent, f"a result could not be read: {fault}")
+    lose(session, operation, sent, f"a result could not be read: {fault}")
     return True
 
 
@@ -65,14 +65,8 @@ def lose_unanswered(machine: Session, operation: Operation) -> bool:
     sent = operation.attachment
     if operation.settled or not isinstance(sent, Sent) or sent.submission.partials:
         return False
-    _lose(machine, operation, sent, "the submit is sent once, and was lost with its connection")
+    lose(machine, operation, sent, "the submit is sent once, and was lost with its connection")
     return True
-
-
-def _lose(machine: Session, operation: Operation, sent: Sent, why: str) -> None:
-    sent.submission.cancel()
-    sent.submission.finish(NnrpResultsLost(why))
-    machine.receive_drop(operation.frame_id)
 
 
 def _lose_all(session: object, text: str) -> None:

@@ -53,7 +53,8 @@ class NnrpSessionOver(NnrpClientError):
 
 
 class NnrpResultsLost(NnrpClientError):
-    """Results of this operation are gone: the server held them no longer, or nobody took them here in time."""
+    """Results of this operation are gone: the server held them no longer, or nobody took them here in time. Or it had to be sent
+    again, and could not be."""
 
 
 class NnrpCacheRefused(NnrpClientError):

@@ -14,6 +14,7 @@ from client.nnrp.errors import (
     NnrpConnectionLost,
     NnrpOperationEnded,
     NnrpPatchRefused,
+    NnrpResultsLost,
     NnrpSessionOver,
     too_large,
 )
@@ -59,7 +60,7 @@ from protocol.nnrp.vendor import SubmitContext
 if TYPE_CHECKING:
     from client.nnrp.connection import NnrpConnection
 
-__all__ = ["NnrpSession", "Sent", "SubmitOptions", "ended"]
+__all__ = ["NnrpSession", "Sent", "SubmitOptions", "ended", "lose"]
 
 Payload: TypeAlias = Buffer | list[TypedPayload] | tuple[TypedPayload, ...]
 """One payload under the session's default schema, or typed payloads as they are."""
@@ -468,7 +469,8 @@ class NnrpSession:
     def send_again(self, everywhere: int) -> bool:
         """Send the oldest of these, and its cancel, if credit allows it; ``everywhere`` counts those of the whole connection.
         False when it has to wait. The server ignores what had arrived the first time: the header says that this is the
-        second. It may not have arrived, and then needs the credit that there is now."""
+        second. It may not have arrived, and then needs the credit that there is now. What this server, another perhaps, does
+        not accept is over."""
         if not self.unsent:
             self._ask_close()
             return False
@@ -477,9 +479,16 @@ class NnrpSession:
             return False
         del self._unsent[0]
         operation.sent_again, operation.unsent = True, False
-        self._send(operation, sent.metadata, sent.body, _RETRANSMIT)
+        problem = None
+        try:
+            ids = (operation.frame_id, operation.view_id, operation.trace_id)
+            self._connection.write(self._encode(sent.metadata, sent.body, *ids, _RETRANSMIT))
+        except NnrpLocalError as refused:
+            problem = refused
         if operation.ended:
             self._cancel_again(operation)
+        if problem is not None:
+            lose(self.machine, operation, sent, f"it could not be sent again: {problem}")
         return True
 
     def put_back(self, operation: Operation) -> None:
@@ -565,6 +574,8 @@ class NnrpSession:
             if isinstance(body, Regions):
                 frame = ExtensionFrame.of(ExtensionKind.SUBMIT_CONTEXT, context)
                 body = Regions(body.payloads, body.inline_objects, body.references, (*body.extensions, frame))
+        # First of all, because it may be refused: a submit that is not sent replaces nothing.
+        parts = self._encode(metadata, body, session.next_frame_id, 0, options.trace_id)
         try:
             operation = machine.submit(
                 session, connection.now(), latency_budget_ms=metadata.latency_budget_ms, context=context
@@ -578,38 +589,37 @@ class NnrpSession:
         operation.trace_id = options.trace_id
         submission = Submission(operation, self._cancel_one, self.last_event_id)
         operation.attachment = Sent(metadata, body, submission)
-        try:
-            self._send(operation, metadata, body, _NO_FLAGS)
-        except Exception:
-            # Nothing was sent: the operation never was.
-            session.receive_drop(operation.frame_id)
-            raise
+        connection.write(parts)
         return submission
 
-    def _send(self, operation: Operation, metadata: FrameSubmit, body: BodyLike, flags: HeaderFlags) -> None:
+    def _encode(
+        self,
+        metadata: FrameSubmit,
+        body: BodyLike,
+        frame_id: int,
+        view_id: int,
+        trace_id: int,
+        flags: HeaderFlags = _NO_FLAGS,
+    ) -> list[Buffer]:
+        """A FRAME_SUBMIT. Raises ``NnrpLocalError`` where it may not be sent, or is too large for the server."""
         template = self._template
         if template is not None and not flags and (data := template.payload_of(metadata, body)) is not None:
             if len(data) + BODY_BYTES > self._largest_body:
                 raise too_large("FRAME_SUBMIT")
-            self._connection.write(
-                template.encode_parts(
-                    data, self.machine.session_id, operation.frame_id, operation.view_id, 0, operation.trace_id
-                )
-            )
-            return
+            return template.encode_parts(data, self.machine.session_id, frame_id, view_id, 0, trace_id)
         parts = encode_parts(
             metadata,
             body,
             session_id=self.machine.session_id,
-            frame_id=operation.frame_id,
-            view_id=operation.view_id,
-            trace_id=operation.trace_id,
+            frame_id=frame_id,
+            view_id=view_id,
+            trace_id=trace_id,
             flags=flags,
             strict=self._connection.strict_out,
         )
-        if not flags and sum(map(len, parts)) - HEADER_BYTES - metadata.SIZE > self._largest_body:
+        if sum(map(len, parts)) - HEADER_BYTES - metadata.SIZE > self._largest_body:
             raise too_large("FRAME_SUBMIT")
-        self._connection.write(parts)
+        return parts
 
     def _cancel_again(self, operation: Operation) -> None:
         """A cancel may have been lost with the connection; the server ignores one it knows."""
@@ -640,6 +650,13 @@ class NnrpSession:
             template = Template(FrameSubmit(payload_kind_bitmap=kind, payload_frame_count=1), descriptor)
             self._template = template
         return template
+
+
+def lose(machine: Session, operation: Operation, sent: Sent, why: str) -> None:
+    """Here the operation is over, as lost, and at the server it is cancelled."""
+    sent.submission.cancel()
+    sent.submission.finish(NnrpResultsLost(why))
+    machine.receive_drop(operation.frame_id)
 
 
 def ended(operation: Operation, code: int, *, retry_after: float = 0.0) -> NnrpOperationEnded:
