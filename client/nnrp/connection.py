@@ -162,8 +162,12 @@ class NnrpConnection:
         last_event_id: int = 0,
     ) -> NnrpSession:
         """Open a session. ``features`` are the operation extensions to ask for, by default all; ``session_id`` 0 lets the
-        server choose (1 towards nnrp-rs); ``max_in_flight`` is 32 by default (4 towards nnrp-rs, which refuses more). With ``token`` one that is there already, from the event behind ``last_event_id``
-        on (see `attach_session`). Raises `NnrpRefused`, `NnrpConnectionLost`."""
+        server choose (1 towards nnrp-rs); ``max_in_flight`` is 32 by default (4 towards nnrp-rs, which refuses more).
+        ``deadline_ms`` is the budget, in milliseconds, of operations that name none (0: unlimited), ``lease_ttl_ms`` how long
+        a lease shall last that is asked for without saying how long (0: the server's choice; nnrp-wire 7.7). With ``token``
+        it is a session that is there already, from the event behind ``last_event_id`` on (see `attach_session`).
+
+        Raises `NnrpRefused`, `NnrpConnectionLost`, and ``NnrpLocalError`` for what may not be asked."""
         link = self._need_link()
         if self._dialect is Dialect.IMPLICIT:
             return self._implicit(link)

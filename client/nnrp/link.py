@@ -68,7 +68,7 @@ class Link:
         self._now = trio.lowlevel.current_clock().current_time
         self._timer = trio.CancelScope()
         self._due = math.inf
-        """When the timer's present wait ends. It is asked for with every packet, and its scope is slow to ask."""
+        """When the timer's present wait ends: its scope's ``deadline``, which takes longer to read than every flush should pay."""
         self._over = False
         self._muted = False
         self.greeted = trio.Event()

@@ -19,6 +19,7 @@ from protocol.nnrp.enums import ConnectionState, InFlightPolicy, OperationFeatur
 from protocol.nnrp.errors import NnrpLocalError, Outcome
 from protocol.nnrp.machines.events import SessionOpened, SessionRefused
 from protocol.nnrp.machines.operation import Operation
+from protocol.nnrp.machines.resume import ResumeOutcome
 from protocol.nnrp.machines.session import Session
 from protocol.nnrp.messages import SessionOpen, SessionOpenAck
 from protocol.nnrp.vendor import ResumeFrom
@@ -162,8 +163,10 @@ class Openings:
             opening.session = session
             if opening.given_up:
                 self._give_up(opening)
-        elif session.over:
+        elif session.over or event.outcome is not ResumeOutcome.RESUMED:
+            # What was opened afresh knows nothing of what is in flight, which would run a second time (nnrp-wire 13.7).
             self._drop(event.session)
+            session.fail(NnrpSessionOver("the session could not be resumed: the server has opened another"))
         else:
             event.session.attachment = session
             once = session.attach(event.session, event.resume_token, ordered=link.machine.ordered)

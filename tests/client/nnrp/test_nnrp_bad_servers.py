@@ -204,6 +204,34 @@ async def test_a_resume_that_is_never_answered() -> None:
             await submission.result()
 
 
+async def test_a_resume_that_is_answered_with_a_new_session() -> None:
+    """nnrp-wire 13.7: opened is no resumed. What was in flight there is unknown here, and would run a second time."""
+    times = iter(range(2))
+    seen: list[MessageType] = []
+
+    async def script(server: Server) -> None:
+        flags = SessionFlagsAck.RESUME_ENABLED
+        await server.greet()
+        await server.open(OPENED.replace(resume_window_ms=9000, resume_token_bytes=3, session_flags_ack=flags), b"abc")
+        if next(times) == 0:
+            await server.expect(MessageType.FRAME_SUBMIT)
+            return
+        server.seen.clear()
+        await server.expect(MessageType.SESSION_CLOSE)
+        seen.extend(server.seen)
+        await server.stream.send_all(raw(SessionCloseAck(close_status=CloseStatus.CLOSED), session_id=1))
+        await server.rest()
+
+    options = NnrpOptions(reconnect=ReconnectPolicy(base=0.01, give_up_after=20.0))
+    async with connected(script, options) as connection:
+        session = await connection.open_session(resumable=True)
+        submission = await session.submit(b"x")
+        with pytest.raises(NnrpSessionOver, match="opened another"):
+            await submission.result()
+        await connection.ping()
+    assert seen == [MessageType.SESSION_CLOSE]
+
+
 async def test_a_result_that_cannot_be_read_is_not_lost_silently() -> None:
     """Issue 5: it may have been the last one. The operation ends as lost, is cancelled at the server, and its credit is back."""
 
