@@ -460,8 +460,8 @@ class Session:
         self._operations.settle(operation)
         self._connection_window.release()
         self.window.release()
-        if self._operation_windows is not None:
-            self._operation_windows.pop(operation.operation_id, None)
+        if self._operation_windows is not None and (window := self._operation_windows.pop(operation.operation_id, None)):
+            window.retry_at = None
         if self._reverse_windows is not None:
             self._reverse_windows.pop(operation.operation_id, None)
 
@@ -519,7 +519,7 @@ class Session:
             if len(windows) >= OPERATION_WINDOWS:
                 live = self.operations
                 idle = next((each for each in windows if live.get(each) is None), next(iter(windows)))
-                del windows[idle]
+                windows.pop(idle).retry_at = None
             window = windows[operation_id] = Window(self.terms.granted_operation_credit)
         return window
 

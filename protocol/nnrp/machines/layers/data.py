@@ -387,7 +387,8 @@ class DataFlow(CacheFlow):
             applied = self.window.apply(update, now, tolerance=tolerance)
         if applied is Applied.APPLIED and message.retry_after_ms and not ours and not reverse:
             window = session.operation_window(message.operation_id) if session and message.operation_id else None
-            self._put_off(session, now + message.retry_after_ms / 1000, window)
+            if session is None or window is None or session.owns_live(message.operation_id):
+                self._put_off(session, now + message.retry_after_ms / 1000, window)
         return applied
 
 

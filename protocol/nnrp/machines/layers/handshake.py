@@ -268,6 +268,7 @@ class Handshake(ConnectionCore):
             self._put_offs[window] = session
 
     def _retries_due(self, now: float) -> list[RetryDue]:
+        # A window that its session has let go of waits for nothing.
         due = [each for each in self._put_offs.items() if (each[0].retry_at or 0.0) <= now]
         for window, _ in due:
             del self._put_offs[window]

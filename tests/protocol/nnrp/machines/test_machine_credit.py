@@ -20,8 +20,8 @@ from protocol.nnrp.enums import (
 from protocol.nnrp.errors import NnrpLocalError, Outcome
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.credit import UNLIMITED, Applied, CreditUpdate, Hold, Window, session_limit
-from protocol.nnrp.machines.events import FlowReceived, SubmitReceived
-from protocol.nnrp.messages import FlowUpdate
+from protocol.nnrp.machines.events import FlowReceived, RetryDue, SubmitReceived
+from protocol.nnrp.messages import FlowUpdate, ResultDrop
 from protocol.nnrp.vendor import SubmitContext
 from tests.protocol.nnrp.machines.duo import ALL_FEATURES, Duo
 
@@ -329,6 +329,37 @@ def test_pause_stops_new_work_not_old_work() -> None:
     duo.server.machine.update_credit(0.0, session=theirs, reason=RESUME)
     duo.pump()
     assert mine.hold() is None
+
+
+def test_work_under_an_operation_is_put_off_for_no_longer_than_it_lives() -> None:
+    """nnrp-wire 13.6: retry_after is at most 49 days. An operation that is not there puts nothing off, and one that ends waits for
+    nothing any more: neither may be kept."""
+    duo = Duo(limits=ConnectionLimits(idle_timeout=60.0))
+    duo.connect()
+    mine, theirs = duo.open(features=ALL_FEATURES)
+    client = duo.client.machine
+    operation = duo.submit(mine, context=SubmitContext(7))
+    for operation_id in (7, 9, 10):
+        duo.server.machine.update_credit(0.0, session=theirs, operation_id=operation_id, retry_after_ms=5000)
+    duo.pump()
+    assert client.next_deadline() == 5.0
+    assert mine.hold(7) is Hold.RETRY_LATER
+    duo.to_client(ResultDrop(), session_id=mine.session_id, frame_id=operation.frame_id)
+    assert client.handle_deadline(0.0) == []
+    assert client.next_deadline() == 60.0
+    assert client.is_steady()
+
+
+def test_work_under_an_operation_that_lives_is_let_go_in_time() -> None:
+    """nnrp-wire 13.6."""
+    duo = Duo(limits=ConnectionLimits(idle_timeout=60.0))
+    duo.connect()
+    mine, theirs = duo.open(features=ALL_FEATURES)
+    duo.submit(mine, context=SubmitContext(7))
+    duo.server.machine.update_credit(0.0, session=theirs, operation_id=7, retry_after_ms=5000)
+    duo.pump()
+    assert duo.client.machine.handle_deadline(5.0) == [RetryDue(mine)]
+    assert mine.hold(7) is None
 
 
 def test_connection_credit_is_shared() -> None:
