@@ -66,7 +66,12 @@ _REASONS: Final = {
     WireReason.RESOURCE: CancelReason.RESOURCE,
     WireReason.SHUTDOWN: CancelReason.SHUTDOWN,
 }
-_CUT: Final = (events.EndCause.TRANSPORT_LOST, events.EndCause.IDLE_TIMEOUT)
+_CUT: Final = (
+    events.EndCause.TRANSPORT_LOST,
+    events.EndCause.IDLE_TIMEOUT,
+    events.EndCause.PROTOCOL_ERROR,
+    events.EndCause.PEER_ERROR,
+)
 """What we said last may never have arrived."""
 _BECAUSE: Final = {
     Dialect.NATIVE: "CLIENT_HELLO came first",
@@ -101,14 +106,15 @@ class Link:
         self._now = trio.lowlevel.current_clock().current_time
         self._timer = trio.CancelScope()
         self._due = math.inf
-        """When it ends."""
+        """The deadline of ``_timer``, as a number: it is asked for with every packet."""
         self._flow = trio.Event()
         self._told = Dialect.UNKNOWN
         self._stranger = True
         self._doubted: dict[int, ServedSession] = {}
         """Sessions that were resumed here, until something shows that their client knows."""
-        self._crossed = False
-        """The peer's goodbye has crossed something of ours, which nobody reads."""
+        self._unread = False
+        """The peer has said by an ERROR that it could not read something of ours, or its goodbye has crossed something, which nobody
+        reads."""
         self._concluded = False
 
     async def run(self) -> None:
@@ -208,7 +214,7 @@ class Link:
                 self.flush()
                 return
             if not data:
-                self._crossed = writer.size > 0 or not _has_read_all(self._stream)
+                self._unread = self._unread or writer.size > 0 or not _has_read_all(self._stream)
                 machine.receive_eof(inside_packet=splitter.statistics().buffered_bytes > 0)
                 return
             self._take(data)
@@ -303,7 +309,11 @@ class Link:
             raise NnrpError(Outcome.LIMIT_EXCEEDED, rule, subject="PACKET", reach=Reach.CONNECTION)
 
     def _believe(self, header: Header) -> None:
-        """Settle the doubts that a packet settles: of the session it names, or, with a PONG, of the answer before its PING."""
+        """Settle the doubts that a packet settles: of the session it names, or, with a PONG, of the answer before its PING. An ERROR
+        may be about that very answer."""
+        if header.msg_type is MessageType.ERROR:
+            self._unread = True
+            return
         settled = [self._doubted[header.session_id]] if header.session_id in self._doubted else []
         if header.msg_type is MessageType.PONG:
             answered = self.machine.pongs + 1
@@ -366,7 +376,7 @@ class Link:
             if machine.end_cause in _ENDED_FOR_ALL:
                 self.service.end_session(session, CancelReason.SESSION_CLOSED)
             else:
-                if not self._crossed and machine.end_cause not in _CUT:
+                if not self._unread and machine.end_cause not in _CUT:
                     self.service.registry.settle_doubt(session)
                 self.service.detach(session)
         self._tell_flow()

@@ -202,12 +202,11 @@ def _resume(link: Link, held: ServedSession, decision: OpenDecision, plan: Redel
     take_over(link, held, machine)
     former = _former_tokens(held, used)
     service.registry.enter(held, token)
-    asked = link.machine.dialect is Dialect.NATIVE
+    now, asked = trio.current_time(), link.machine.dialect is Dialect.NATIVE
     if asked:
-        link.machine.send_ping(
-            trio.current_time()
-        )  # a client that only waits says by its PONG that it has the new token
-    link.doubt(held, Doubt(former, link.machine.pings if asked else 0, trio.current_time()))
+        # A client that only waits says by its PONG that it has the new token.
+        link.machine.send_ping(now)
+    link.doubt(held, Doubt(former, link.machine.pings if asked else 0, now))
     link.flush()
     announce_schemas(link, machine)
     if plan.first_available is not None:

@@ -16,6 +16,7 @@ from client.nnrp.results import drop_details
 from protocol.nnrp.enums import (
     CancelScopeKind,
     ErrorCode,
+    ErrorScope,
     ExtType,
     FlowScope,
     HeaderFlags,
@@ -46,7 +47,7 @@ from protocol.nnrp.vendor import CancelScope, ResumeFrom, SubmitContext
 from server.nnrp.policy import ServingPolicy, token_check
 from server.nnrp.submit import Answer, Emit, Submit
 from server.nnrp.workers.echo import EchoWorker
-from tests.support.nnrp import OPEN, Peer, Served, functions, serving_nnrp, submit_packet, text_of, token_of
+from tests.support.nnrp import OPEN, Peer, Served, functions, raw, serving_nnrp, submit_packet, text_of, token_of
 from tests.support.nnrp_transports import EVERY, EVERYWHERE, on_a_line, serving_on
 
 LONG = b"sleep=60000;"
@@ -449,23 +450,34 @@ def reset(peer: Peer) -> None:
     peer.stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-@pytest.mark.parametrize("end", ["cut", "goodbye", "heard"])
+LAST_WORDS = {
+    "unreadable": raw(Error(error_code=1, error_scope=ErrorScope.SESSION, related_session_id=5), session_id=5),
+    "fatal": raw(Error(error_code=1, is_fatal=1)),
+    "violation": bytes(40),
+}
+"""Of a client that could not read the answer, or that breaks a rule: that it knows the new token does not follow."""
+
+
+@pytest.mark.parametrize("end", ["cut", "unreadable", "fatal", "violation", "goodbye", "heard"])
 async def test_a_resume_whose_answer_a_cut_may_have_swallowed(end: str) -> None:
     """13.7 item 5: a token is used once, and used up when its successor has arrived: else the session would be lost."""
     async with serving_nnrp() as served:
         async with lost(served) as peer:
             first = token_of(await peer.open(RESUMABLE, features=ALL_FEATURES))
         async with lost(served) as peer:
-            peer.answers = end != "cut"
+            peer.answers = end in ("goodbye", "heard")
             second = token_of(await peer.open(RESUMABLE, token=first, features=ALL_FEATURES))
             if end == "heard":
                 await peer.submit(1, b"one", session_id=5)
                 await peer.receive(MessageType.RESULT_PUSH)
-            if end != "goodbye":
+            if end in ("cut", "heard"):
                 reset(peer)
+            elif end != "goodbye":
+                await peer.nothing_comes()  # but the PING: what is unread makes the end of a connection a cut
+                await peer.stream.send_all(LAST_WORDS[end])
         async with served.peer() as peer:
             answer = await peer.open(RESUMABLE, token=first, features=ALL_FEATURES)
-            if end != "cut":
+            if end in ("goodbye", "heard"):
                 assert ack(answer).session_error_code == SessionErrorCode.RESUME_REJECTED
                 answer = await peer.open(RESUMABLE, token=second, features=ALL_FEATURES)
             assert ack(answer).session_status is SessionStatus.RESUMED
