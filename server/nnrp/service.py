@@ -213,10 +213,12 @@ class NnrpService:
     def withdraw(self, principal: Principal) -> None:
         """A token is no longer valid: its sessions are closed with auth_revoked (nnrp-extensions, Authentication)."""
         for session in [each for each in self.sessions if each.principal == principal]:
-            if session.link is not None:
+            if session.link is None:
+                self.end_session(session, CancelReason.SESSION_CLOSED)
+            elif session.machine.open:
                 session.link.close_session(session, CloseReason.AUTH_REVOKED)
             else:
-                self.end_session(session, CancelReason.SESSION_CLOSED)
+                session.cancel_all(CancelReason.SESSION_CLOSED)  # it is closing, and has nothing to drain any more
         for link in list(self.links):
             link.forget_principal(principal)
 

@@ -10,7 +10,14 @@ import pytest
 import trio
 
 from client.nnrp import NnrpOperationEnded, open_nnrp
-from protocol.nnrp.enums import CloseReason, MessageType, OperationFeatures, OperationState, SessionFlags
+from protocol.nnrp.enums import (
+    CloseReason,
+    InFlightPolicy,
+    MessageType,
+    OperationFeatures,
+    OperationState,
+    SessionFlags,
+)
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.machines.reading import drop_state
 from protocol.nnrp.messages import Close, SessionClose
@@ -140,6 +147,31 @@ async def test_a_session_that_the_server_closes(stubborn: bool) -> None:
         assert close.close_reason is CloseReason.AUTH_REVOKED
         await peer.submit(2, b"late")
         await peer.receive(MessageType.ERROR)
+
+
+async def test_a_session_that_closes_already_shields_no_other() -> None:
+    """nnrp-extensions, Authentication: a withdrawn token closes all its sessions, and what drains in one that closes is cut."""
+    check = token_check("s")
+    principal = check(b"s")
+    assert principal is not None
+    async with serving_nnrp(ServingPolicy(authenticate=check)) as served, served.peer(hello=False) as peer:
+        await peer.send(HELLO.replace(auth_bytes=1), b"s")
+        await peer.receive(MessageType.SERVER_HELLO_ACK)
+        for number in (1, 2):
+            await peer.open(OPEN.replace(requested_session_id=number))
+            await peer.submit(1, LONG, session_id=number)
+        await peer.send(
+            SessionClose(in_flight_policy=InFlightPolicy.DRAIN, drain_timeout_ms=60_000, last_operation_id=1),
+            session_id=1,
+        )
+        await peer.receive(MessageType.SESSION_CLOSE_ACK)
+        await served.wait_until(lambda: served.service.statistics().operations == 2)
+        served.service.withdraw(principal)
+        seen = [await peer.receive() for _ in range(4)]
+        assert [each.kind for each in seen if each.header.session_id == 1] == [DROP, MessageType.SESSION_CLOSE_ACK]
+        assert [each.kind for each in seen if each.header.session_id == 2] == [DROP, MessageType.SESSION_CLOSE]
+        (link,) = served.service.links
+        assert link.principal is None
 
 
 @EVERYWHERE
