@@ -43,7 +43,7 @@ _LOWERED: Final = int(SessionFlagsAck.PRIORITY_DOWNGRADED)
 _ALLOW_DROP: Final = BudgetPolicy.ALLOW_DROP.value
 _NO_BUDGET: Final = BudgetPolicy(0)
 _COMPLETED: Final = OperationState.COMPLETED
-_PUSH, _DROP, _SILENT = Ending
+_PUSH, _DROP, _SILENT = Ending.PUSH, Ending.DROP, Ending.SILENT
 _OPEN: Final = SessionState.OPEN
 _CLOSED: Final = ConnectionState.CLOSED
 _RECORD_STATES: Final = {
@@ -122,8 +122,9 @@ class Running:
             try:
                 self._end(submit, answer, failure)
             except Exception:
-                # A defect of ours costs this operation, not every session there is.
+                # A defect of ours costs this operation, not every session there is, nor who waits for its end.
                 log.error("nnrp_operation_failed", session=session.machine.session_id, exc_info=True)
+                self.record.settle(Outcome(RecordState.FAILED))
 
     # Emit
 

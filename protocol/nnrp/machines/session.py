@@ -73,8 +73,8 @@ class Ending(IntEnum):
     """None: the session is over here, or the peer reads no results any more."""
 
 
-_PROGRESS, _FINAL, _LATE = Delivery
-_PUSH, _DROP, _SILENT = Ending
+_PROGRESS, _FINAL, _LATE = Delivery.PROGRESS, Delivery.FINAL, Delivery.LATE
+_PUSH, _DROP, _SILENT = Ending.PUSH, Ending.DROP, Ending.SILENT
 
 
 class Session:
@@ -460,7 +460,9 @@ class Session:
         self._operations.settle(operation)
         self._connection_window.release()
         self.window.release()
-        if self._operation_windows is not None and (window := self._operation_windows.pop(operation.operation_id, None)):
+        if self._operation_windows is not None and (
+            window := self._operation_windows.pop(operation.operation_id, None)
+        ):
             window.retry_at = None
         if self._reverse_windows is not None:
             self._reverse_windows.pop(operation.operation_id, None)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from client.nnrp import NnrpOperationEnded, NnrpSession, SubmitOptions, open_nnrp
 from client.nnrp.results import Result
@@ -178,3 +179,21 @@ async def test_an_upstream_is_a_token_stream(tmp_path: Path) -> None:
             with pytest.raises(NnrpOperationEnded) as ended:
                 await running.result()
             assert ended.value.state is OperationState.CANCELLED
+
+
+async def test_a_turn_whose_end_fails_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 5: a defect of ours costs its operation. What comes next in the ring waits for the end before it."""
+    failed = trio.Event()
+
+    def fail(*args: object, **values: object) -> None:
+        failed.set()
+        raise ValueError("a defect")
+
+    async with serving(tmp_path) as (_, url), open_nnrp(url) as connection:
+        session = await connection.open_session()
+        with monkeypatch.context() as broken, trio.fail_after(10):
+            broken.setattr("server.nnrp.running.finish", fail)
+            await session.submit(b"hello")
+            await failed.wait()
+        with trio.fail_after(10):
+            assert (await turn(session, b"hello"))[-1].final
