@@ -45,10 +45,12 @@ _FEATURES = tuple(OperationFeatures(bits) for bits in range(32))
 _CLOSED = ConnectionState.CLOSED
 _BARE, _IMPLICIT = Dialect.BARE, Dialect.IMPLICIT
 
+#: How a connection ends that nobody has ended.
+_LOSSES = (EndCause.END_OF_STREAM, EndCause.TRANSPORT_LOST)
+
 _CACHE_KINDS = (MessageType.CACHE_PUT, MessageType.CACHE_ACK, MessageType.CACHE_INVALIDATE)
 _CACHE_BITS = sum(1 << kind for kind in _CACHE_KINDS)
 #: What a peer of the bare dialect reads only if it has sent the like itself (nnrp-wire 2.6): bits of those types.
-_LOSSES = (EndCause.END_OF_STREAM, EndCause.TRANSPORT_LOST)
 _BARE_SILENT: dict[MessageType, int] = {
     MessageType.CLOSE: 1 << MessageType.CLOSE,
     MessageType.PING: 1 << MessageType.PING,
@@ -168,9 +170,9 @@ class ConnectionCore:
         self.pings = 0
         """PINGs sent."""
         self.pongs = 0
-        """PONGs received: answers to that many PINGs, the oldest ones."""
+        """PONGs received: answers to that many PINGs, the oldest ones. One that nobody has asked for does not count."""
         self.round_trip: float | None = None
-        """Seconds from the last PING that was answered to its PONG; None before the first."""
+        """Seconds from a PING to its PONG, when last no other was under way; None before the first."""
         self.loss_tolerance = LossTolerance.BEST_EFFORT
         """What the hello has declared; submits may say otherwise (nnrp-wire 12.5). The driver's to say."""
         self.ordered = True

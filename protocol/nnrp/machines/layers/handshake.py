@@ -185,9 +185,10 @@ class Handshake(ConnectionCore):
 
     def _on_pong(self, packet: Packet, now: float) -> PongReceived:
         self._step(packet.header)
-        self.pongs += 1
-        if self.pings:
-            self.round_trip = now - self._pinged_at
+        if self.pongs < self.pings:
+            self.pongs += 1
+            if self.pongs == self.pings:
+                self.round_trip = now - self._pinged_at
         return PongReceived(packet)
 
     def _on_close(self, packet: Packet, now: float) -> ConnectionClosing:

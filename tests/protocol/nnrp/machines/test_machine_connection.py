@@ -320,6 +320,26 @@ def test_a_bare_peer_that_sends_a_ping_may_be_pinged() -> None:
     assert duo.server.machine.may_send(_M.PING)
 
 
+def test_only_a_pong_whose_ping_is_known_is_a_round_trip() -> None:
+    """nnrp-wire 12.5: low_latency drops results where the way is long. A PONG says only that some PING has arrived."""
+    duo = Duo()
+    duo.connect()
+    server = duo.server.machine
+    duo.to_server(Pong())
+    server.send_ping(0.0)
+    server.send_ping(10.0)
+    pings = server.messages()
+    duo.now = 10.25
+    duo.to_server(Pong())
+    assert (len(pings), server.round_trip) == (2, None)
+    duo.now = 10.5
+    duo.to_server(Pong())
+    assert server.round_trip == 0.5
+    duo.now = 60.0
+    duo.to_server(Pong())
+    assert (server.round_trip, server.pings, server.pongs) == (0.5, 2, 2)
+
+
 def test_ping_and_probe_leave_the_connection_where_it_is() -> None:
     """nnrp-wire 2.6, 7.18, 7.20: probe, ping, then a hello."""
     duo = Duo()
