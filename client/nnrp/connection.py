@@ -116,6 +116,8 @@ class NnrpConnection:
         self._resumed: dict[NnrpSession, None] = {}
         """Sessions with operations that are to be sent again, in this order."""
         self._mover: Mover | None = None
+        self.leaving = False
+        """Whether submits wait because another transport is being greeted: what has gone out arrives before the sessions move."""
         self._closing = False
         self._error: NnrpClientError | None = None
         self._retry_at = -math.inf
@@ -214,7 +216,7 @@ class NnrpConnection:
 
     async def migrate(self, url: str) -> None:
         """Move to another transport of the same server, sessions and all. Operations go on, and results arrive once; submits
-        wait while the sessions change over. What is not answered by then is not waited for: a SESSION_OPEN, PING, CACHE_PUT
+        wait while the new transport is greeted. What is not answered by then is not waited for: a SESSION_OPEN, PING, CACHE_PUT
         or SESSION_PATCH under way raises `NnrpConnectionLost`.
 
         Raises `NnrpConnectionLost` or `NnrpRefused` when the new transport cannot be had, and `NnrpClientError` when a session
@@ -246,6 +248,7 @@ class NnrpConnection:
         mover.check()
         link = await self._dial(url)
         self._nursery.start_soon(link.run)
+        self.leaving = True
         try:
             # A peer of the implicit dialect is told by the first packet that this is no new client.
             failure = await self._greet(link, says_hello=self._dialect is not Dialect.IMPLICIT)
@@ -257,6 +260,8 @@ class NnrpConnection:
         except BaseException:
             link.lose()
             raise
+        finally:
+            self.leaving = False
         return link
 
     def _leave(self, old: Link, link: Link) -> None:
@@ -332,7 +337,7 @@ class NnrpConnection:
 
     def go_on(self) -> None:
         """There may be credit: for what was in flight when the connection was lost, then for what waits."""
-        if self._closing or self.machine is None:
+        if self._closing or self.leaving or self.machine is None:
             return
         if self.resuming:
             self.resuming = any(not each.attached for each in self._sessions.values())

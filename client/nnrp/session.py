@@ -531,7 +531,7 @@ class NnrpSession:
 
     def _held(self, options: SubmitOptions) -> bool:
         """Whether an operation has to wait: for credit, or for the connection."""
-        if not self._attached or self._connection.machine is None:
+        if not self._attached or self._connection.leaving or self._connection.machine is None:
             return True
         coming = self._connection.coming if self._connection.resuming else 0
         return self.machine.hold(options.parent_id, options.priority, coming) is not None

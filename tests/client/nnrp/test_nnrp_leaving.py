@@ -9,11 +9,20 @@ import pytest
 import trio
 import trio.testing
 
-from client.nnrp import NnrpClientError, NnrpConnection, NnrpConnectionLost, NnrpOptions, Submission, moving
+from client.nnrp import (
+    NnrpClientError,
+    NnrpConnection,
+    NnrpConnectionLost,
+    NnrpOptions,
+    NnrpSession,
+    Submission,
+    moving,
+)
+from client.nnrp.dialling import dial
 from protocol.nnrp.enums import MessageType, TransportId
 from protocol.nnrp.messages import CacheAck, Pong
 from tests.client.nnrp.test_nnrp_bad_servers import HELLO_ACK, OPENED, Script, Server
-from tests.client.nnrp.test_nnrp_retry import RESUMABLE, RESUMED, answer, connected
+from tests.client.nnrp.test_nnrp_retry import RESUMABLE, RESUMED, WIDE, answer, connected
 from tests.support.nnrp import raw
 
 ELSEWHERE = "nnrp://127.0.0.1"
@@ -151,29 +160,44 @@ async def test_the_connection_is_lost_while_it_is_to_be_moved(autojump_clock: tr
         assert connection.reconnects == 1
 
 
-async def test_what_may_not_move_may_not_move_at_the_end_either(autojump_clock: trio.testing.MockClock) -> None:
-    """13.9: a session that cannot be resumed is at rest when the old transport is left, or nothing changes."""
+async def test_what_may_not_move_may_not_move_at_the_end_either(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """13.9: a session that cannot be resumed is at rest when the old transport is left, or nothing changes. What it is told to do
+    while the new one is greeted waits for that."""
+    session: NnrpSession
+    submissions: list[Submission] = []
+    go_on = trio.Event()
+
+    async def dial_late(url: str, options: NnrpOptions, nursery: trio.Nursery) -> trio.abc.Stream:
+        if url == ELSEWHERE:
+            submissions.append(await session.submit(b"x"))
+        return await dial(url, options, nursery)
 
     async def answers_later(server: Server) -> None:
         await server.greet()
-        await server.open()
+        await server.open(WIDE)
         await go_on.wait()
-        await answer(server)
+        await answer(server, 2)
         await server.rest()
 
-    submitted: list[Submission] = []
-    go_on = trio.Event()
+    async def submit_another() -> None:
+        nursery.start_soon(submit, session)
+        await trio.testing.wait_all_tasks_blocked()
+        assert session.in_flight == 1
+
+    async def submit(session: NnrpSession) -> None:
+        submissions.append(await session.submit(b"y"))
+
+    monkeypatch.setattr("client.nnrp.connection.dial", dial_late)
     greeting = Greeting(Server.rest)
-    async with connected([answers_later, greeting]) as connection:
+    async with connected([answers_later, greeting]) as connection, trio.open_nursery() as nursery:
         session = await connection.open_session()
-
-        async def submit() -> None:
-            submitted.append(await session.submit(b"x"))
-
         with pytest.raises(NnrpClientError, match="at rest"):
-            await move(connection, greeting, submit)
+            await move(connection, greeting, submit_another)
         go_on.set()
-        assert (await submitted[0].result()).final
+        await trio.testing.wait_all_tasks_blocked()
+        assert [(await each.result()).final for each in submissions] == [True, True]
 
 
 async def test_one_move_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
