@@ -44,15 +44,15 @@ class CacheFlow(SessionControl):
         if meta is not None:
             body += pack_extensions([ControlExtension.of(ExtType.OBJECT_META, meta)])
         message = message.replace(object_bytes=len(content))
-        self._queue(Outgoing(message, _id(session), body=body, strict=session is not None))
+        self._queue(self._checked(Outgoing(message, _id(session), body=body, strict=session is not None)))
 
     def invalidate_objects(self, session: Session | None, message: CacheInvalidate) -> None:
         """Tell the peer that objects are no longer good, and drop them here as well."""
         self._cache_step_ours(session, MessageType.CACHE_INVALIDATE)
+        self._queue(self._checked(Outgoing(message, _id(session), strict=session is not None)))
         store = self._store(session, make=False)
         if store is not None:
             store.invalidate(message)
-        self._queue(Outgoing(message, _id(session), strict=session is not None))
 
     def adopt_store(self, session: Session, before: Session) -> None:
         """The session has come back: what it had stored before is stored here now, its leases going on, but for those

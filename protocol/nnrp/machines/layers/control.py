@@ -120,9 +120,10 @@ class SessionControl(Handshake):
         )
         if self.dialect is Dialect.IMPLICIT:
             raise NnrpLocalError(Outcome.BAD_STATE, "this peer knows only its implicit session", subject="SESSION_OPEN")
+        outgoing = self._checked(Outgoing(request, body=resume_token + auth + extension, built=resume_from is None))
         self._step_ours(ConnectionInput.SESSION_OPEN, MessageType.SESSION_OPEN)
         self._opens.append((request, None))
-        self._queue(Outgoing(request, body=resume_token + auth + extension, built=resume_from is None))
+        self._queue(outgoing)
 
     def decide_open(
         self,
@@ -199,11 +200,12 @@ class SessionControl(Handshake):
     # Things the application wants: patching, closing, moving
 
     def patch_session(self, session: Session, request: SessionPatch, body: bytes = b"") -> None:
+        request = request.replace(profile_patch_bytes=len(body))
+        outgoing = self._checked(Outgoing(request, session_id=session.session_id, body=body))
         self._step_ours(ConnectionInput.WORK, MessageType.SESSION_PATCH)
         session.step(SessionInput.TRAFFIC, "SESSION_PATCH")
         session.pending_patches += 1
-        request = request.replace(profile_patch_bytes=len(body))
-        self._queue(Outgoing(request, session_id=session.session_id, body=body))
+        self._queue(outgoing)
 
     def answer_patch(self, session: Session, packet: Packet, policy: PatchPolicy) -> SessionPatchAck:
         """Decide on a SESSION_PATCH, apply what is accepted, and answer."""

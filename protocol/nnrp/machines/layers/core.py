@@ -262,6 +262,11 @@ class ConnectionCore:
             )
         self._outbox.append(outgoing)
 
+    def _checked(self, outgoing: Outgoing) -> Outgoing:
+        """What the application has filled in. Raises NnrpLocalError where it cannot be said, before anything waits for its answer."""
+        outgoing.encode()
+        return outgoing
+
     def _reply(
         self,
         packet: Packet,
