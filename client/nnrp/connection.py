@@ -220,7 +220,8 @@ class NnrpConnection:
         or SESSION_PATCH under way raises `NnrpConnectionLost`.
 
         Raises `NnrpConnectionLost` or `NnrpRefused` when the new transport cannot be had, and `NnrpClientError` when a session
-        cannot move, or another move is under way: then everything stays as it is.
+        cannot move, or another move is under way: then everything stays as it is. So it does when this is cancelled while the
+        new transport is greeted; cancelled later, what can be resumed is, and the rest may be over.
         """
         old = self._need_link()
         if self._mover is not None:
@@ -238,6 +239,8 @@ class NnrpConnection:
                     link.lose()
                     raise NnrpConnectionLost("the server did not answer in time what was to be moved")
             finally:
+                if mover.migrating:
+                    link.lose()
                 old.lose()
         finally:
             self._mover = None

@@ -58,6 +58,11 @@ class Mover:
         if any(each.in_flight for each in self._migrated.values()):
             raise NnrpClientError("a session that cannot be resumed must be at rest to be moved")
 
+    @property
+    def migrating(self) -> bool:
+        """Whether a SESSION_MIGRATE is not answered. Once the move is given up, nobody takes the answer."""
+        return bool(self._migrated)
+
     def begin(self, link: Link) -> None:
         """Ask for every session on the new, greeted connection."""
         for session in self._resumed:

@@ -20,7 +20,7 @@ from client.nnrp import (
 )
 from client.nnrp.dialling import dial
 from protocol.nnrp.enums import MessageType, TransportId
-from protocol.nnrp.messages import CacheAck, Pong
+from protocol.nnrp.messages import CacheAck, Pong, SessionMigrateAck
 from tests.client.nnrp.test_nnrp_bad_servers import HELLO_ACK, OPENED, Script, Server
 from tests.client.nnrp.test_nnrp_retry import RESUMABLE, RESUMED, WIDE, answer, connected
 from tests.support.nnrp import raw
@@ -198,6 +198,29 @@ async def test_what_may_not_move_may_not_move_at_the_end_either(
         go_on.set()
         await trio.testing.wait_all_tasks_blocked()
         assert [(await each.result()).final for each in submissions] == [True, True]
+
+
+async def test_a_move_that_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
+    """13.9: the answer to SESSION_MIGRATE comes when nobody takes it any more. No submit waits for its session for ever."""
+
+    async def answers_late(server: Server) -> None:
+        await server.greet()
+        await server.expect(MessageType.SESSION_MIGRATE)
+        await trio.sleep(2)
+        await server.stream.send_all(raw(SessionMigrateAck(0, 2, 500), session_id=1))
+        await server.rest()
+
+    async def opens_one(server: Server) -> None:
+        await server.greet()
+        await server.open()
+        await server.rest()
+
+    async with connected([opens_one, answers_late]) as connection:
+        session = await connection.open_session()
+        with trio.move_on_after(1):
+            await connection.migrate(ELSEWHERE)
+        with trio.fail_after(60), pytest.raises(NnrpConnectionLost):
+            await session.submit(b"x")
 
 
 async def test_one_move_at_a_time(autojump_clock: trio.testing.MockClock) -> None:
