@@ -10,7 +10,7 @@ from client.nnrp.results import Result, drop_details, event_id_of
 from client.nnrp.session import NnrpSession, Sent, ended, lose
 from protocol.nnrp.bodies import DataBody
 from protocol.nnrp.enums import ErrorScope, SessionErrorCode, SessionState
-from protocol.nnrp.errors import NnrpError
+from protocol.nnrp.errors import NnrpError, Outcome
 from protocol.nnrp.header import Header
 from protocol.nnrp.machines import events
 from protocol.nnrp.machines.connection import Connection
@@ -50,7 +50,9 @@ def deliver_error(connection: Connection, event: events.ErrorReceived, message: 
 
 def lose_unreadable(connection: Connection, header: Header, fault: NnrpError) -> bool:
     """A result came that cannot be read. It may have been the last: here its operation is over, as lost, and at the server
-    it is cancelled. Whether there was such an operation."""
+    it is cancelled. Whether there was such an operation. One that only came too late for its connection comes again on the next."""
+    if connection.closed and fault.outcome is Outcome.BAD_STATE:
+        return False
     session = connection.sessions.get(header.session_id)
     operation = session.operations.of_frame(header.frame_id) if session is not None and session.in_flight else None
     if session is None or operation is None or not isinstance(sent := operation.attachment, Sent):

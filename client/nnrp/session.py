@@ -42,6 +42,7 @@ from protocol.nnrp.enums import (
     PayloadKind,
     PriorityClass,
     ProfileId,
+    SessionState,
     StreamSemantics,
 )
 from protocol.nnrp.errors import NnrpLocalError
@@ -653,10 +654,11 @@ class NnrpSession:
 
 
 def lose(machine: Session, operation: Operation, sent: Sent, why: str) -> None:
-    """Here the operation is over, as lost, and at the server it is cancelled."""
+    """Here the operation is over, as lost, and at the server it is cancelled: on the next connection, where this one is over."""
     sent.submission.cancel()
     sent.submission.finish(NnrpResultsLost(why))
-    machine.receive_drop(operation.frame_id)
+    if machine.state is not SessionState.CLOSED:
+        machine.receive_drop(operation.frame_id)
 
 
 def ended(operation: Operation, code: int, *, retry_after: float = 0.0) -> NnrpOperationEnded:

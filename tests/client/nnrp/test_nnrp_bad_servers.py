@@ -255,6 +255,31 @@ async def test_a_result_that_cannot_be_read_is_not_lost_silently() -> None:
         assert (await (await session.submit(b"y")).result()).final
 
 
+async def test_a_result_behind_the_end_of_its_connection_comes_again() -> None:
+    """13.7: what arrives when the connection is over already, here by a PING that cannot be read, is not looked at. It is no reason to
+    give its operation up."""
+    flags = SessionFlagsAck.RESUME_ENABLED
+    grant = OPENED.replace(resume_window_ms=9000, resume_token_bytes=3, session_flags_ack=flags)
+    answers = iter([SessionStatus.OPENED, SessionStatus.RESUMED])
+
+    async def script(server: Server) -> None:
+        await server.greet()
+        status = next(answers)
+        await server.open(grant.replace(session_status=status), b"abc")
+        frame = (await server.expect(MessageType.FRAME_SUBMIT)).frame_id
+        result = raw(ResultPush(), session_id=1, frame_id=frame)
+        if status is SessionStatus.OPENED:
+            await server.stream.send_all(Header(MessageType.PING, meta_len=1).pack() + b"?" + result)
+            return
+        await server.stream.send_all(result)
+        await server.rest()
+
+    async with connected(script, NnrpOptions(reconnect=ReconnectPolicy(base=0.01))) as connection:
+        session = await connection.open_session(resumable=True)
+        assert (await session.request(b"x")).final
+        assert connection.reconnects == 1
+
+
 async def test_a_session_that_the_server_gives_up() -> None:
     """nnrp-wire 7.6: ERROR of scope session, fatal. What waits in it is told, and the connection goes on."""
 

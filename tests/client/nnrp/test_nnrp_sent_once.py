@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from client.nnrp import NnrpOptions, NnrpResultsLost, NnrpSession, Submission, SubmitOptions, open_nnrp
+from client.nnrp.delivering import lose_unanswered
 from protocol.nnrp.descriptors import TypedPayloadDescriptor
 from protocol.nnrp.enums import (
     FrameClass,
@@ -136,6 +137,22 @@ async def test_a_cancel_is_sent_again_though_its_submit_is_not(autojump_clock: t
         submission.cancel()
         await trio.sleep(1)
         assert connection.reconnects == 1
+        assert [(each.msg_type, each.frame_id) for each in seen] == [(MessageType.FRAME_CANCEL, 1)]
+
+
+async def test_the_wait_is_over_while_the_connection_goes(autojump_clock: trio.testing.MockClock) -> None:
+    """The link is closed, and still sends its last words: the session is not away yet. The cancel is sent on the next one."""
+    seen: list[Header] = []
+    async with connected([takes(1), resumes(seen)]) as connection:
+        session = await connection.open_session(resumable=True)
+        submission = await submit(session, ONCE)
+        assert connection.machine is not None
+        connection.machine.lose_transport()
+        assert lose_unanswered(session.machine, submission.operation)
+        with pytest.raises(NnrpResultsLost, match="sent once"):
+            await submission.result()
+        await trio.sleep(1)
+        assert session.attached
         assert [(each.msg_type, each.frame_id) for each in seen] == [(MessageType.FRAME_CANCEL, 1)]
 
 

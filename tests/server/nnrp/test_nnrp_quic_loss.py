@@ -95,6 +95,35 @@ async def test_results_come_once_whole_and_in_order(
         await place.wait_until(lambda: place.service.statistics().operations == 0)
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_what_was_overtaken_when_the_connection_was_cut_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """13.7: some answers are behind, others ahead of them whole; of each, what has not arrived comes on the next connection, and
+    nothing twice."""
+    monkeypatch.setattr(client.nnrp.quic, "_LIBRARIES", ("aioquic",))
+    counted, chance = Counted(), random.Random(seed)
+    async with in_bad_weather(tmp_path, seed, functions(counted)) as (place, _, connection):
+        session = await connection.open_session(resumable=True)
+
+        async def one(number: int) -> None:
+            payload = b"sleep=%d;partial=4;%d." % (chance.randrange(1, 60), number) + chance.randbytes(300)
+            got = [each.data async for each in await session.submit(payload)]
+            assert len(got) == 4
+            assert b"".join(got) == payload
+
+        async with trio.open_nursery() as nursery:
+            for number in range(120):
+                nursery.start_soon(one, number)
+            for _ in range(5):
+                await trio.sleep(chance.uniform(0.05, 0.2))
+                await place.wait_until(lambda: session.attached)
+                assert connection._link is not None
+                await trio.aclose_forcefully(connection._link._stream)
+        assert max(counted.runs.values()) == 1
+        assert connection.reconnects
+
+
 @pytest.mark.parametrize("scope", [CancelScopeKind.GROUP, CancelScopeKind.SESSION])
 async def test_a_cancel_reaches_what_was_submitted_before_and_nothing_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: CancelScopeKind
