@@ -54,6 +54,8 @@ class Background:
         self._kept: deque[tuple[BackgroundEvent, int]] = deque()
         self._kept_bytes = 0
         self._lost = 0
+        self._last = 0
+        self._had = 0
         self._more: trio.Event | None = None
         self._over = False
         self._error: NnrpClientError | None = None
@@ -82,6 +84,9 @@ class Background:
 
     def put(self, received: BackgroundReceived) -> None:
         event = _event_of(received)
+        if 0 < event.event_id <= self._had:
+            return
+        self._last = max(self._last, event.event_id)
         size = _OVERHEAD + (0 if event.result is None else size_of(event.result.content))
         self._kept.append((event, size))
         self._kept_bytes += size
@@ -90,6 +95,10 @@ class Background:
             self._kept_bytes -= size
             self._lost += 1
         self._tell()
+
+    def expect_again(self) -> None:
+        """The session was resumed, and what has come may come again: it is not told twice."""
+        self._had = self._last
 
     def note_gap(self) -> None:
         """The server no longer has what came in between."""

@@ -117,10 +117,8 @@ def _drop(event: events.DropReceived) -> bool:
 def _background(event: events.BackgroundReceived) -> bool:
     session = event.session.attachment
     if isinstance(session, NnrpSession):
-        event_id = event_id_of(event.packet)
-        session.last_event_id = max(session.last_event_id, event_id)
-        if not 0 < event_id <= session.had_through:
-            session.background.put(event)
+        session.last_event_id = max(session.last_event_id, event_id_of(event.packet))
+        session.background.put(event)
     return False
 
 

@@ -149,8 +149,6 @@ class NnrpSession:
         self.opened_with = request
         self.last_event_id = last_event_id
         """The highest event that has come on this connection, or before it where nothing could overtake it."""
-        self.had_through = 0
-        """The highest event that came before the session was resumed: what others did up to there is not told again."""
         self.background = Background()
         """What others do in this session, where the server lets it be shared."""
         self.hint: ResultHint | None = None
@@ -162,6 +160,8 @@ class NnrpSession:
         self._over: NnrpClientError | None = None
         self._attached = True
         self._ordered = ordered
+        self._had = 0
+        """The highest event that came before the session was resumed."""
         self._unsent: list[tuple[Operation, Sent]] = []
         self._closing = False
         self._closed: trio.Event | None = None
@@ -432,11 +432,12 @@ class NnrpSession:
         machine.resume_frames_at(self.machine.next_frame_id)
         machine.raise_watermark(self.machine.watermark)
         machine.adopt(tuple(carried))
-        cursor, self.had_through = self.cursor, max(self.had_through, self.last_event_id)
+        cursor, self._had = self.cursor, max(self._had, self.last_event_id)
         everything = not (cursor and machine.terms.grants(OperationFeatures.RESUME_WATERMARK))
-        again = everything or cursor < self.had_through
+        again = everything or cursor < self._had
         if again:
             machine.expect_everything_again()
+            self.background.expect_again()
         self.last_event_id, self._ordered = cursor, ordered
         machine.settings = self.machine.settings
         self.machine, self._token, self._attached, self.unheard = machine, token, True, False
