@@ -208,7 +208,10 @@ async def test_a_reader_that_never_reads(tmp_path: Path) -> None:
             await place.submit(session_id, steps(["say", "x" * size, count, pause]))
             with trio.fail_after(600 if SOAK else 60):
                 frames = await healthy.until("turn_complete", "client_evicted")
-            assert [each.id for each in frames] == list(range(frames[0].id or 0, (frames[0].id or 0) + count + 2))
+            # On a busy machine it may be told that it is slow; it misses nothing.
+            ids = [each.id for each in frames if each.type != "slow_client_warning"]
+            first = frames[0].id or 0
+            assert (len(ids), ids == list(range(first, first + count + 2))) == (count + 2, True)
             # The ring has the events, in two forms; nobody has a copy.
             assert place.memory - before < (64 * MIB if SOAK else 2500 * 2 * 8600 + 24 * MIB)
             await stuck.connection.wait_end(8)
