@@ -112,15 +112,20 @@ class Sent:
     @property
     def once(self) -> bool:
         """Whether it is never sent again (nnrp-wire 12.5)."""
-        metadata = self.metadata
-        policy, kind = metadata.loss_tolerance_policy, metadata.frame_class
-        return policy is LossTolerance.FIRE_AND_FORGET and kind != FrameClass.KEYFRAME
+        return self._tolerance is LossTolerance.FIRE_AND_FORGET
 
     @property
     def kept(self) -> bool:
         """Whether the server keeps its parts, which so come again where everything does (nnrp-wire 12.5)."""
-        may_be_lost = self.metadata.loss_tolerance_policy in (LossTolerance.LOW_LATENCY, LossTolerance.FIRE_AND_FORGET)
-        return self.metadata.frame_class == FrameClass.KEYFRAME or not may_be_lost
+        return self._tolerance not in (LossTolerance.LOW_LATENCY, LossTolerance.FIRE_AND_FORGET)
+
+    @property
+    def _tolerance(self) -> LossTolerance:
+        """A keyframe is never given up (nnrp-wire 12.5)."""
+        metadata = self.metadata
+        if metadata.frame_class == FrameClass.KEYFRAME:
+            return LossTolerance.STRICT
+        return metadata.loss_tolerance_policy
 
 
 @attrs.define(slots=True, eq=False)
