@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 import trio
-from wsproto.events import BytesMessage
 
 from client.nnrp.quic import QuicTransport
-from client.nnrp.websocket import WebSocketTransport
 from protocol.nnrp.enums import MessageType, PayloadKind
 from protocol.nnrp.machines.connection import ConnectionLimits
 from protocol.nnrp.messages import Ping, SessionOpenAck
@@ -19,21 +17,9 @@ from server.nnrp.policy import ServingPolicy
 from server.nnrp.submit import Answer, Emit, Submit, text_payload
 from server.nnrp.workers.echo import EchoWorker
 from tests.support.nnrp import OPEN, Peer, functions, raw, text_of
-from tests.support.nnrp_transports import serving_everywhere
+from tests.support.nnrp_transports import send_bytes, serving_everywhere
 
 MIB = 1 << 20
-
-
-async def send_half(stream: trio.abc.Stream) -> None:
-    """Half a header, and whatever the transport says around it."""
-    half = raw(Ping())[:20]
-    if isinstance(stream, WebSocketTransport):
-        await stream._stream.send_all(stream._ws.send(BytesMessage(data=half, message_finished=False)))
-    elif isinstance(stream, QuicTransport):
-        stream._engine.send(0, half)
-        stream._advance()
-    else:
-        await stream.send_all(half)
 
 
 async def works(peer: Peer, frame_id: int) -> None:
@@ -49,7 +35,7 @@ async def test_silence_after_half_a_header(tmp_path: Path, transport: str) -> No
         await peer.open()
         await peer.submit(1, b"sleep=60000;")
         await place.wait_until(lambda: place.service.statistics().operations == 1)
-        await send_half(peer.stream)
+        await send_bytes(peer.stream, raw(Ping())[:20], end=False)
         async with place.peer("tcp") as other:
             await other.open()
             number = 0
